@@ -8,7 +8,7 @@ use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::{Page, same_filled, workers_beside_driver};
 
 use crate::corpora::{Corpus, mix};
-use crate::document::{Direction, Document, Run, Stage};
+use crate::document::{Direction, Document, RunSettings, Stage};
 use crate::engines::codec::{self, C_LZ4};
 use crate::engines::cpu::{self, Memcpy, Trueno};
 use crate::engines::in_cache::InCache;
@@ -26,7 +26,7 @@ const MOST_STAGE_PAGES: usize = 2048;
 pub struct Bench<'a> {
     lineup: Lineup,
     corpora: &'a [Corpus],
-    run: Run,
+    run: RunSettings,
 }
 
 impl<'a> Bench<'a> {
@@ -34,7 +34,7 @@ impl<'a> Bench<'a> {
     ///
     /// # Errors
     /// A rival that cannot be used.
-    pub fn new(gpu: Gpu, rivals: &Rivals, corpora: &'a [Corpus], run: Run) -> Result<Self> {
+    pub fn new(gpu: Gpu, rivals: &Rivals, corpora: &'a [Corpus], run: RunSettings) -> Result<Self> {
         Ok(Self { lineup: Lineup::new(gpu, rivals)?, corpora, run })
     }
 
@@ -88,7 +88,7 @@ impl<'a> Bench<'a> {
     }
 }
 
-fn thread_counts(run: Run) -> Vec<NonZeroUsize> {
+fn thread_counts(run: RunSettings) -> Vec<NonZeroUsize> {
     let mut counts = vec![NonZeroUsize::MIN, run.threads];
     counts.dedup();
     counts
@@ -105,7 +105,11 @@ fn ours_and_c_lz4(threads: NonZeroUsize) -> Result<Engines<'static>> {
 }
 
 /// Our own batches, C lz4's and copies, from one thread to all.
-pub(crate) fn thread_series(pages: &[Page], run: Run, observer: &dyn Observer) -> Result<Vec<crate::document::Point>> {
+pub(crate) fn thread_series(
+    pages: &[Page],
+    run: RunSettings,
+    observer: &dyn Observer,
+) -> Result<Vec<crate::document::Point>> {
     series::by_threads(run.threads, pages, run.rounds, observer, |threads| {
         let mut engines = ours_and_c_lz4(threads)?;
         engines.push(Box::new(Memcpy::new(&cpu::pool(threads)?)));

@@ -1,4 +1,4 @@
-//! What a run found, as it is written to JSON and drawn in reports.
+//! The results of a run, as they are written to JSON and drawn in reports.
 
 use std::num::NonZeroUsize;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,7 +22,7 @@ pub struct Document {
     pub(crate) machine: BenchMachine,
     /// The day in UTC: `2026-01-31`.
     pub(crate) date: String,
-    pub(crate) run: Run,
+    pub(crate) run: RunSettings,
     /// Engines that the others are compared with.
     pub(crate) bars: Vec<&'static str>,
     pub(crate) corpora: Vec<CorpusFacts>,
@@ -37,9 +37,9 @@ pub struct Document {
     pub(crate) left_out: Vec<LeftOut>,
 }
 
-/// How a run is made.
+/// The settings of a run.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Run {
+pub struct RunSettings {
     /// Rounds; the median of each figure counts.
     pub rounds: usize,
     /// The most pages in a batch.
@@ -48,7 +48,7 @@ pub struct Run {
     pub threads: NonZeroUsize,
 }
 
-/// What a corpus is.
+/// The description of a corpus.
 #[derive(Debug, Serialize)]
 pub(crate) struct CorpusFacts {
     pub(crate) name: String,
@@ -58,7 +58,7 @@ pub(crate) struct CorpusFacts {
     pub(crate) same_filled: usize,
     /// Different pages that are measured: all that are not same-filled, or a sample of them.
     pub(crate) distinct_pages: usize,
-    /// How often they are repeated in a batch.
+    /// The number of times that they are repeated in a batch.
     #[serde(rename = "repeats")]
     pub(crate) copies: usize,
 }
@@ -106,7 +106,7 @@ pub(crate) struct Mean {
     pub(crate) quotients: Vec<Quotient>,
 }
 
-/// What grows along a series.
+/// The quantity that grows along a series.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Along {
@@ -125,7 +125,7 @@ pub(crate) struct Point {
     pub(crate) decompress_gbps: f64,
 }
 
-/// Which way pages go.
+/// The direction of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Direction {
@@ -148,7 +148,7 @@ impl Direction {
     }
 }
 
-/// Where the time of a page goes.
+/// The time of a page by stage.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Stage {
     pub(crate) engine: String,
@@ -174,7 +174,7 @@ pub(crate) struct LeftOut {
 }
 
 impl Document {
-    pub(crate) fn new(command: &'static str, run: Run, bars: &[&'static str], corpora: &[Corpus]) -> Self {
+    pub(crate) fn new(command: &'static str, run: RunSettings, bars: &[&'static str], corpora: &[Corpus]) -> Self {
         let facts = |corpus: &Corpus| CorpusFacts {
             name: corpus.name.clone(),
             pages_in_all: corpus.pages_in_all,

@@ -1,4 +1,4 @@
-//! What can go wrong while measuring.
+//! Errors of measuring.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use trueno_zram_core::PAGE_SIZE;
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong.
+/// An error of measuring.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

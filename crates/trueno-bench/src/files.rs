@@ -1,4 +1,4 @@
-//! What files allow: plain writers of a new file, and the library's batches, to compare the tool with.
+//! Reference speeds of files: plain writers of a new file, and the library's batches, to compare the tool with.
 #![allow(unsafe_code, reason = "one of the writers maps its file")]
 
 use std::fs::File;

@@ -120,7 +120,7 @@ fn times_c_lz4(quotient: Option<String>) -> String {
     quotient.map_or(String::new(), |quotient| format!("<br>{quotient} × C lz4"))
 }
 
-/// Why the GPU did not run.
+/// The reason that the GPU did not run.
 fn why_no_gpu(document: &Document) -> Option<&str> {
     let left_out = document.left_out.iter().find(|left_out| left_out.engine == TRUENO_GPU)?;
     Some(&left_out.why)

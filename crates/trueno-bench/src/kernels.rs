@@ -7,7 +7,7 @@ use trueno_zram_core::Page;
 use trueno_zram_core::gpu::raw::PageFormat;
 
 use crate::corpora::{Corpus, mix};
-use crate::document::{Document, Run};
+use crate::document::{Document, RunSettings};
 use crate::engine::verify;
 use crate::engines::cross::CrossEngine;
 use crate::engines::resident::{NvCompEngine, Session};
@@ -26,7 +26,7 @@ pub fn run(
     corpora: &[Corpus],
     device_index: u32,
     nvcomp: Option<&PathBuf>,
-    run: Run,
+    run: RunSettings,
     observer: &dyn Observer,
 ) -> Result<Document> {
     let session = Session::new(device_index, nvcomp.map(PathBuf::as_path))?;
@@ -68,7 +68,7 @@ fn edge_pages() -> Vec<Page> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn check(corpora: &[Corpus], device_index: u32, run: Run, observer: &dyn Observer) -> Result<()> {
+pub fn check(corpora: &[Corpus], device_index: u32, run: RunSettings, observer: &dyn Observer) -> Result<()> {
     let session = Session::new(device_index, None)?;
     for corpus in corpora {
         let pages = mix(std::slice::from_ref(corpus), run.pages)?;

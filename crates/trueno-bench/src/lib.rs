@@ -37,12 +37,12 @@ pub mod table;
 pub mod timing;
 
 pub use corpora::{Corpus, load, mix};
-pub use document::{Document, Run};
+pub use document::{Document, RunSettings};
 pub use engine::{Engine, verify};
 pub use engines::zram::remove_leftovers;
 pub use engines::{Gpu, Rivals};
 pub use error::{Error, Result};
 pub use measure::Observer;
 
-/// Whether C lz4, lz4_flex and Zstandard are linked.
+/// `true` if C lz4, lz4_flex and Zstandard are linked.
 pub const HAS_RIVALS: bool = cfg!(feature = "rivals");

@@ -10,7 +10,7 @@ use std::thread::available_parallelism;
 
 use clap::{Parser, ValueEnum};
 use trueno_bench::pipeline::Section;
-use trueno_bench::{Document, Observer, Rivals, Run, kernels, load, pages, pipeline, table};
+use trueno_bench::{Document, Observer, Rivals, RunSettings, kernels, load, pages, pipeline, table};
 use trueno_zram_core::gpu::GpuBatchConfig;
 
 /// Measure codecs, GPU kernels and pipelines beside their rivals.
@@ -79,7 +79,7 @@ enum Command {
         /// Files of 4 KiB pages [default: the built-in corpus].
         #[arg(value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// Where to write. Nothing is left there.
+        /// The folder to write to. Nothing is left there.
         #[arg(long, value_name = "FOLDER", default_value = "/dev/shm")]
         folder: PathBuf,
         /// Bytes to write.
@@ -104,7 +104,7 @@ struct Common {
     json: Option<PathBuf>,
 }
 
-/// Says on standard error what is being measured.
+/// Prints on standard error what is being measured.
 struct Lines;
 
 impl Observer for Lines {
@@ -143,12 +143,12 @@ fn run(command: Command) -> Result<(), Box<dyn std::error::Error>> {
                 }
             }
             let (rivals, run) =
-                (Rivals { nvcomp: None, zram }, Run { rounds: rounds.get(), pages: pages.get(), threads });
+                (Rivals { nvcomp: None, zram }, RunSettings { rounds: rounds.get(), pages: pages.get(), threads });
             let document = pages::run(&load(&common.files, usize::MAX)?, &rivals, run, &Lines)?;
             (common, document)
         }
         Command::Kernels { common, nvcomp, device, rounds, pages, once } => {
-            let run = Run { rounds: rounds.get(), pages: pages.get() as usize, threads };
+            let run = RunSettings { rounds: rounds.get(), pages: pages.get() as usize, threads };
             let corpora = load(&common.files, usize::MAX)?;
             if once {
                 return Ok(kernels::check(&corpora, device, run, &Lines)?);
@@ -166,8 +166,8 @@ fn run(command: Command) -> Result<(), Box<dyn std::error::Error>> {
                 ring_buffer_slots: slots,
                 ..GpuBatchConfig::default()
             };
-            let run = Run { rounds: rounds.get(), pages: pages.get(), threads };
-            let options = pipeline::Options { config, sections };
+            let run = RunSettings { rounds: rounds.get(), pages: pages.get(), threads };
+            let options = pipeline::PipelineOptions { config, sections };
             let document = pipeline::run(&load(&common.files, usize::MAX)?, &options, run, &Lines)?;
             (common, document)
         }

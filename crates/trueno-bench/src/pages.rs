@@ -6,7 +6,7 @@ use trueno_zram_core::cpu::InstructionSet;
 
 use crate::bench::thread_series;
 use crate::corpora::{Corpus, mix};
-use crate::document::{Document, Run};
+use crate::document::{Document, RunSettings};
 use crate::engines::codec::{C_LZ4, CopyPage, RIVALS, Trueno};
 use crate::engines::in_cache::InCache;
 use crate::engines::zram::Zram;
@@ -18,7 +18,7 @@ use crate::measure::{Observer, measure};
 ///
 /// # Errors
 /// That of the first engine that fails or restores other pages.
-pub fn run(corpora: &[Corpus], rivals: &Rivals, run: Run, observer: &dyn Observer) -> Result<Document> {
+pub fn run(corpora: &[Corpus], rivals: &Rivals, run: RunSettings, observer: &dyn Observer) -> Result<Document> {
     let mut document = Document::new("pages", run, &[BAR], corpora);
     for corpus in corpora {
         observer.begin(&corpus.name);

@@ -8,12 +8,12 @@ use trueno_zram_core::gpu::raw::GpuContext;
 use trueno_zram_core::workers_beside_driver;
 
 use crate::corpora::{Corpus, mix};
-use crate::document::{Document, Run};
+use crate::document::{Document, RunSettings};
 use crate::engine::Engine;
 use crate::engines::bus::Bus;
 use crate::engines::codec::C_LZ4;
 use crate::engines::cpu::{self, Memcpy, Pool, Trueno};
-use crate::engines::gpu::{Memory, SharedPinned, TruenoGpu};
+use crate::engines::gpu::{HostMemory, SharedPinned, TruenoGpu};
 use crate::engines::pooled::Pooled;
 use crate::engines::{BAR, Engines, TRUENO_GPU, TRUENO_GPU_ZSTD, ZSTD};
 use crate::error::{Error, Result};
@@ -45,9 +45,9 @@ pub enum Section {
     Corpora,
 }
 
-/// What to measure.
+/// The measurements to make.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct PipelineOptions {
     /// The ring and the device.
     pub config: GpuBatchConfig,
     /// The parts to run.
@@ -67,7 +67,12 @@ struct Pipeline {
 ///
 /// # Errors
 /// No GPU, or that of the first engine that fails or restores other pages.
-pub fn run(corpora: &[Corpus], options: &Options, run: Run, observer: &dyn Observer) -> Result<Document> {
+pub fn run(
+    corpora: &[Corpus],
+    options: &PipelineOptions,
+    run: RunSettings,
+    observer: &dyn Observer,
+) -> Result<Document> {
     let context = GpuContext::new(options.config.device_index).map_err(Error::engine("GPU"))?;
     let pipeline = Pipeline {
         config: options.config.clone(),
@@ -106,8 +111,8 @@ pub fn run(corpora: &[Corpus], options: &Options, run: Run, observer: &dyn Obser
             sizes.push(run.pages);
         }
         let engines = |_| {
-            let gpu = pipeline.gpu(TRUENO_GPU, Memory::Pageable, &SharedPinned::default())?;
-            let zstd = pipeline.zstd(TRUENO_GPU_ZSTD, Memory::Pageable, &SharedPinned::default())?;
+            let gpu = pipeline.gpu(TRUENO_GPU, HostMemory::Pageable, &SharedPinned::default())?;
+            let zstd = pipeline.zstd(TRUENO_GPU_ZSTD, HostMemory::Pageable, &SharedPinned::default())?;
             Ok(vec![gpu, zstd, Box::new(Trueno::cpu(&pipeline.pool)?) as Box<dyn Engine>])
         };
         (document.scaling, document.stages) = series::by_batch(&sizes, &pipeline.pages, run.rounds, observer, engines)?;
@@ -117,12 +122,12 @@ pub fn run(corpora: &[Corpus], options: &Options, run: Run, observer: &dyn Obser
 }
 
 impl Pipeline {
-    fn gpu(&self, name: &str, memory: Memory, pinned: &SharedPinned) -> Result<Box<dyn Engine>> {
+    fn gpu(&self, name: &str, memory: HostMemory, pinned: &SharedPinned) -> Result<Box<dyn Engine>> {
         self.gpu_with(name, self.config.clone(), None, memory, pinned)
     }
 
     /// The same with Zstandard.
-    fn zstd(&self, name: &str, memory: Memory, pinned: &SharedPinned) -> Result<Box<dyn Engine>> {
+    fn zstd(&self, name: &str, memory: HostMemory, pinned: &SharedPinned) -> Result<Box<dyn Engine>> {
         self.gpu_with(name, GpuBatchConfig { algorithm: ZSTD, ..self.config.clone() }, None, memory, pinned)
     }
 
@@ -131,7 +136,7 @@ impl Pipeline {
         name: &str,
         config: GpuBatchConfig,
         multiprocessors: Option<NonZeroU32>,
-        memory: Memory,
+        memory: HostMemory,
         pinned: &SharedPinned,
     ) -> Result<Box<dyn Engine>> {
         Ok(Box::new(TruenoGpu::with(name, config, multiprocessors, &self.gpu_pool, memory, pinned)?))
@@ -151,23 +156,23 @@ impl Pipeline {
         engines.push(Box::new(Memcpy::new(&self.pool)));
         let pinned = SharedPinned::default();
         for (name, memory) in [
-            ("pinned to pinned", Memory::Pinned),
-            ("pinned to arena", Memory::PinnedPages),
-            ("pageable to arena", Memory::Pageable),
-            ("compress_batch, dropped", Memory::Values),
-            ("compress_batch, kept", Memory::KeptValues),
+            ("pinned to pinned", HostMemory::Pinned),
+            ("pinned to arena", HostMemory::PinnedPages),
+            ("pageable to arena", HostMemory::Pageable),
+            ("compress_batch, dropped", HostMemory::Values),
+            ("compress_batch, kept", HostMemory::KeptValues),
         ] {
             engines.push(self.gpu(name, memory, &pinned)?);
         }
         for (name, memory) in [
-            ("zstd, pinned to pinned", Memory::Pinned),
-            ("zstd, pinned to arena", Memory::PinnedPages),
-            ("zstd, pageable to arena", Memory::Pageable),
+            ("zstd, pinned to pinned", HostMemory::Pinned),
+            ("zstd, pinned to arena", HostMemory::PinnedPages),
+            ("zstd, pageable to arena", HostMemory::Pageable),
         ] {
             engines.push(self.zstd(name, memory, &pinned)?);
         }
         let serial = GpuBatchConfig { async_dma: false, ring_buffer_slots: 1, ..self.config.clone() };
-        engines.push(self.gpu_with("serial", serial, None, Memory::Pageable, &pinned)?);
+        engines.push(self.gpu_with("serial", serial, None, HostMemory::Pageable, &pinned)?);
         engines.push(Box::new(Trueno::adaptive(self.config.clone(), &self.gpu_pool)?));
         Ok(engines)
     }
@@ -177,9 +182,9 @@ impl Pipeline {
         let all = self.context.limits().multiprocessors;
         for share in [8, 16, 24, 28, all / 4, all / 2, all] {
             let (name, share) = (format!("pinned, {share} of {all} SMs"), NonZeroU32::new(share));
-            engines.push(self.gpu_with(&name, self.config.clone(), share, Memory::Pinned, &pinned)?);
+            engines.push(self.gpu_with(&name, self.config.clone(), share, HostMemory::Pinned, &pinned)?);
             let zstd = GpuBatchConfig { algorithm: ZSTD, ..self.config.clone() };
-            engines.push(self.gpu_with(&format!("zstd, {name}"), zstd, share, Memory::Pinned, &pinned)?);
+            engines.push(self.gpu_with(&format!("zstd, {name}"), zstd, share, HostMemory::Pinned, &pinned)?);
         }
         Ok(engines)
     }
@@ -190,9 +195,9 @@ impl Pipeline {
             let config = GpuBatchConfig { batch_size, ring_buffer_slots, ..self.config.clone() };
             let zstd = GpuBatchConfig { algorithm: ZSTD, ..config.clone() };
             for (name, config, memory) in [
-                ("pinned", config.clone(), Memory::Pinned),
-                ("pageable", config, Memory::Pageable),
-                ("zstd, pinned", zstd, Memory::Pinned),
+                ("pinned", config.clone(), HostMemory::Pinned),
+                ("pageable", config, HostMemory::Pageable),
+                ("zstd, pinned", zstd, HostMemory::Pinned),
             ] {
                 let name = format!("{name}, {batch_size} x {ring_buffer_slots}");
                 engines.push(self.gpu_with(&name, config, None, memory, &pinned)?);
@@ -203,10 +208,10 @@ impl Pipeline {
 
     fn of_corpus(&self, pages: usize) -> Result<Engines<'static>> {
         let (mut engines, pinned) = (self.bars(pages)?, SharedPinned::default());
-        engines.push(self.gpu("pinned to pinned", Memory::Pinned, &pinned)?);
-        engines.push(self.gpu("pageable to arena", Memory::Pageable, &pinned)?);
-        engines.push(self.zstd("zstd, pinned to pinned", Memory::Pinned, &pinned)?);
-        engines.push(self.zstd("zstd, pageable to arena", Memory::Pageable, &pinned)?);
+        engines.push(self.gpu("pinned to pinned", HostMemory::Pinned, &pinned)?);
+        engines.push(self.gpu("pageable to arena", HostMemory::Pageable, &pinned)?);
+        engines.push(self.zstd("zstd, pinned to pinned", HostMemory::Pinned, &pinned)?);
+        engines.push(self.zstd("zstd, pageable to arena", HostMemory::Pageable, &pinned)?);
         Ok(engines)
     }
 }

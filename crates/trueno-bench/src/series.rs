@@ -1,4 +1,4 @@
-//! How speed grows with the batch and with threads, over the pages of all corpora mixed.
+//! Speed by batch size and by threads, over the pages of all corpora mixed.
 
 use std::num::NonZeroUsize;
 
@@ -75,7 +75,7 @@ fn thread_counts(most: NonZeroUsize) -> Vec<NonZeroUsize> {
     steps.take_while(|threads| *threads < most).chain([most]).collect()
 }
 
-/// Where the GPU overtakes the CPU and stays ahead; `None` if no GPU was measured.
+/// The batch size from which the GPU stays ahead of the CPU; `None` if no GPU was measured.
 pub(crate) fn crossing(points: &[Point]) -> Option<Crossing> {
     points.iter().any(|point| point.engine == TRUENO_GPU).then(|| Crossing {
         compress_pages: overtakes(points, Direction::Compress),

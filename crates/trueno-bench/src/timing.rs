@@ -40,7 +40,7 @@ pub fn gbps(len_bytes: usize, seconds: &[f64]) -> f64 {
     len_bytes as f64 / median(seconds) / 1e9
 }
 
-/// How many times as fast as the bar: the median over the rounds. Both timings of a round are taken one after the other, so
+/// The speed relative to the bar: the median over the rounds. Both timings of a round are taken one after the other, so
 /// the quotient holds on a machine whose speed changes.
 ///
 /// ```

@@ -21,7 +21,7 @@ use crate::args::{
     Backend, Global,
     compression::{self, CompressionArgs},
 };
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::print::messages;
 
 /// Pages per slot of the GPU's ring: 4 MiB, which the bus needs for full speed, and as many as a group of an archive.
@@ -34,22 +34,22 @@ const INTERPRETER_BATCH_PAGES: usize = 64;
 /// Compresses and decompresses batches of pages.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    codec: Codec,
-    /// What the user asked for.
+    codec: EngineCodec,
+    /// The back end that the user asked for.
     backend: Backend,
     /// A codec for single pages per worker: on the CPU alone, and for `auto`, whose workers help a GPU that is busy.
     lanes: Vec<PageCodec>,
     pool: Arc<ThreadPool>,
     name: &'static str,
-    /// Why `auto` does not use a GPU.
+    /// The reason that `auto` does not use a GPU.
     why_no_gpu: Option<String>,
-    /// Whether to warn about GPU fallback (at most once).
+    /// Warn about GPU fallback (at most once).
     warns_of_fallback: bool,
 }
 
-/// What works on batches.
+/// A codec of batches.
 #[derive(Debug)]
-enum Codec {
+enum EngineCodec {
     Cpu(Box<CpuBatchCompressor>),
     Gpu(Box<GpuBatchCompressor>),
     Interpreter(Box<GpuBatchCompressor<Interpreter>>),
@@ -68,12 +68,13 @@ impl Engine {
             Some(threads) => threads,
             None => default_threads(global.backend),
         };
-        let pool = build_pool(threads).map_err(|error| Failure::Failed(format!("{error}; -T sets their number")))?;
+        let pool = build_pool(threads)
+            .map_err(|error| Failure::new(FailureKind::Other, format_args!("{error}; -T sets their number")))?;
         let engine = Self::build(global.backend, algorithm, compression.mode(), pool)?;
         Ok(Self { warns_of_fallback: !global.quiet, ..engine })
     }
 
-    /// The engine for work that has time: one thread, beside a GPU where the user allows one.
+    /// The engine for background work: one thread, beside a GPU where the user allows one.
     pub(crate) fn in_background(global: &Global, algorithm: Algorithm) -> Result<Self, Failure> {
         let pool = build_pool(NonZeroUsize::MIN).map_err(|error| Failure::at("worker threads", error))?;
         Self::build(global.backend, algorithm, Mode::Ratio, pool)
@@ -82,24 +83,24 @@ impl Engine {
     /// Pages per batch in the background, where nobody waits: enough for a GPU to be at work for a while.
     pub(crate) fn background_batch_pages(&self) -> usize {
         match &self.codec {
-            Codec::Gpu(_) => 16 * GPU_SLOT_PAGES,
-            Codec::Cpu(_) | Codec::Interpreter(_) => self.batch_pages().min(GPU_SLOT_PAGES),
+            EngineCodec::Gpu(_) => 16 * GPU_SLOT_PAGES,
+            EngineCodec::Cpu(_) | EngineCodec::Interpreter(_) => self.batch_pages().min(GPU_SLOT_PAGES),
         }
     }
 
     /// The codec alone.
     pub(crate) fn into_codec(self) -> Box<dyn BatchCodec> {
         match self.codec {
-            Codec::Cpu(codec) => codec,
-            Codec::Gpu(codec) => codec,
-            Codec::Interpreter(codec) => codec,
+            EngineCodec::Cpu(codec) => codec,
+            EngineCodec::Gpu(codec) => codec,
+            EngineCodec::Interpreter(codec) => codec,
         }
     }
 
     /// The engine for a back end and a number of threads.
     #[cfg(test)]
     pub(crate) fn with(backend: Backend, threads: NonZeroUsize) -> Result<Self, Failure> {
-        let pool = build_pool(threads).map_err(|error| Failure::Failed(error.to_string()))?;
+        let pool = build_pool(threads).map_err(|error| Failure::new(FailureKind::Other, error))?;
         Self::build(backend, Algorithm::Lz4, Mode::default(), pool)
     }
 
@@ -107,7 +108,7 @@ impl Engine {
     pub(crate) fn prepare_for(&mut self, format: Format) -> Result<(), Failure> {
         let has_zstd = matches!(self.codec.any().algorithm(), Algorithm::Zstd { .. });
         let is_ready = has_zstd == (format == Format::Zstd);
-        if !is_ready && !matches!(self.codec, Codec::Cpu(_)) {
+        if !is_ready && !matches!(self.codec, EngineCodec::Cpu(_)) {
             let (pool, warns_of_fallback) = (Arc::clone(&self.pool), self.warns_of_fallback);
             let engine = Self::build(self.backend, compression::decoding(format), Mode::default(), pool)?;
             *self = Self { warns_of_fallback, ..engine };
@@ -128,7 +129,7 @@ impl Engine {
             Backend::Auto => match GpuBatchCompressor::with_options(config, &options) {
                 Ok(gpu) => {
                     let lanes = lanes(&pool, algorithm)?;
-                    Ok(Self { lanes, name: "auto", ..Self::on(Codec::Gpu(Box::new(gpu)), pool, "gpu") })
+                    Ok(Self { lanes, name: "auto", ..Self::on(EngineCodec::Gpu(Box::new(gpu)), pool, "gpu") })
                 }
                 Err(Error::GpuNotAvailable(reason)) => Self::on_cpu(pool, algorithm, Some(reason)),
                 Err(error @ Error::Unsupported { .. }) => Self::on_cpu(pool, algorithm, Some(error.to_string())),
@@ -137,13 +138,13 @@ impl Engine {
             Backend::Gpu => {
                 let gpu = GpuBatchCompressor::with_options(config, &options)
                     .map_err(|error| Failure::at("--backend gpu", error))?;
-                Ok(Self::on(Codec::Gpu(Box::new(gpu)), pool, "gpu"))
+                Ok(Self::on(EngineCodec::Gpu(Box::new(gpu)), pool, "gpu"))
             }
             Backend::Interpreter => {
                 let config = GpuBatchConfig { algorithm, batch_size: GPU_SLOT_PAGES, ..GpuBatchConfig::default() };
                 let gpu = GpuBatchCompressor::interpreted(config, &options)
                     .map_err(|error| Failure::at("--backend interpreter", error))?;
-                Ok(Self::on(Codec::Interpreter(Box::new(gpu)), pool, "interpreter"))
+                Ok(Self::on(EngineCodec::Interpreter(Box::new(gpu)), pool, "interpreter"))
             }
         };
         Ok(Self { backend, ..engine? })
@@ -153,10 +154,10 @@ impl Engine {
         let codec = CpuBatchCompressor::with_pool(algorithm, InstructionSet::detect(), Arc::clone(&pool))
             .map_err(|error| Failure::at("--backend cpu", error))?;
         let lanes = lanes(&pool, algorithm)?;
-        Ok(Self { lanes, why_no_gpu, ..Self::on(Codec::Cpu(Box::new(codec)), pool, "cpu") })
+        Ok(Self { lanes, why_no_gpu, ..Self::on(EngineCodec::Cpu(Box::new(codec)), pool, "cpu") })
     }
 
-    fn on(codec: Codec, pool: Arc<ThreadPool>, name: &'static str) -> Self {
+    fn on(codec: EngineCodec, pool: Arc<ThreadPool>, name: &'static str) -> Self {
         let (lanes, backend) = (Vec::new(), Backend::Cpu);
         Self { codec, backend, lanes, pool, name, why_no_gpu: None, warns_of_fallback: false }
     }
@@ -171,9 +172,9 @@ impl Engine {
     ) -> Result<Compressed<S, W>, S::Error> {
         let helpers = &mut self.lanes[..];
         let compressors = match &mut self.codec {
-            Codec::Cpu(_) => Compressors::Lanes(helpers),
-            Codec::Gpu(gpu) => Compressors::Gpu { gpu: Gpu::Cuda(gpu), helpers },
-            Codec::Interpreter(gpu) => Compressors::Gpu { gpu: Gpu::Interpreter(gpu), helpers },
+            EngineCodec::Cpu(_) => Compressors::Lanes(helpers),
+            EngineCodec::Gpu(gpu) => Compressors::Gpu { gpu: Gpu::Cuda(gpu), helpers },
+            EngineCodec::Interpreter(gpu) => Compressors::Gpu { gpu: Gpu::Interpreter(gpu), helpers },
         };
         let compressed = trueno_zram_io::compress(source, out, options, compressors, &self.pool, observer);
         self.warn_of_fallback();
@@ -199,13 +200,13 @@ impl Engine {
         compressed
     }
 
-    /// What restores pages in the pipelines.
+    /// Returns the decoders for the pipelines.
     pub(crate) fn decoders(&mut self) -> Decoders<'_> {
         let helps = !self.lanes.is_empty();
         match &mut self.codec {
-            Codec::Cpu(_) => Decoders::Cpu,
-            Codec::Gpu(gpu) => Decoders::Gpu { gpu: Gpu::Cuda(gpu), helps },
-            Codec::Interpreter(gpu) => Decoders::Gpu { gpu: Gpu::Interpreter(gpu), helps },
+            EngineCodec::Cpu(_) => Decoders::Cpu,
+            EngineCodec::Gpu(gpu) => Decoders::Gpu { gpu: Gpu::Cuda(gpu), helps },
+            EngineCodec::Interpreter(gpu) => Decoders::Gpu { gpu: Gpu::Interpreter(gpu), helps },
         }
     }
 
@@ -243,9 +244,9 @@ impl Engine {
     pub(crate) fn batch_pages(&self) -> usize {
         match &self.codec {
             // Several slots, so that copies and kernels overlap, in little memory.
-            Codec::Gpu(_) => 4 * GPU_SLOT_PAGES,
-            Codec::Cpu(codec) => codec.preferred_batch_pages(),
-            Codec::Interpreter(_) => INTERPRETER_BATCH_PAGES,
+            EngineCodec::Gpu(_) => 4 * GPU_SLOT_PAGES,
+            EngineCodec::Cpu(codec) => codec.preferred_batch_pages(),
+            EngineCodec::Interpreter(_) => INTERPRETER_BATCH_PAGES,
         }
     }
 
@@ -260,7 +261,7 @@ impl Engine {
     }
 }
 
-impl Codec {
+impl EngineCodec {
     fn any(&self) -> &dyn BatchCodec {
         match self {
             Self::Cpu(codec) => &**codec,

@@ -19,7 +19,7 @@ use std::env;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
 use args::{Cli, Command, lz4_compat, version};
 use commands::{
@@ -34,8 +34,13 @@ fn main() -> ExitCode {
     if version::is_asked_for(&args) {
         return version::print();
     }
-    let cli = match lz4_compat::with_command(args).map(|args| Cli::try_parse_from(lz4_compat::with_level(args))) {
-        Ok(Ok(cli)) => cli,
+    let parse = |args| {
+        let matches = Cli::command().try_get_matches_from(lz4_compat::with_level(args))?;
+        let name = matches.subcommand_name().unwrap_or_default().to_owned();
+        Ok((Cli::from_arg_matches(&matches)?, name))
+    };
+    let (cli, command) = match lz4_compat::with_command(args).map(parse) {
+        Ok(Ok(parsed)) => parsed,
         Ok(Err(error)) => return print_of_parser(&error),
         Err(failure) => return failure.report(),
     };
@@ -44,7 +49,7 @@ fn main() -> ExitCode {
     run(&cli).unwrap_or_else(|failure| {
         // A signal may be the reason: what it removes, others miss. Then it ends the process here.
         drop(signals::hold_off());
-        json::print_failed_run(&cli.global, cli.command.name(), &failure);
+        json::print_failed_run(&cli.global, &command, &failure);
         failure.report()
     })
 }

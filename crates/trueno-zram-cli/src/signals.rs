@@ -28,7 +28,7 @@ static LISTEN: Once = Once::new();
 pub(crate) fn listen() {
     LISTEN.call_once(|| {
         let (ready, is_ready) = sync_channel(1);
-        // Where the thread cannot start, no handler is set either.
+        // If the thread cannot start, no handler is set either.
         if std::thread::Builder::new().name("signals".into()).spawn(move || wait_for_signal(&ready)).is_ok() {
             let _ = is_ready.recv();
         }
@@ -51,7 +51,7 @@ pub(crate) fn survive_file_limits() {
 pub(crate) fn end_by_broken_pipe() -> ExitCode {
     interrupt::pending_actions().run_all();
     let _ = emulate_default_handler(SIGPIPE);
-    // What a shell shows for a process that the signal ended.
+    // The exit code that a shell shows for a process that the signal ended.
     ExitCode::from(128 + 13)
 }
 
@@ -72,7 +72,7 @@ fn wait_for_signal(ready: &SyncSender<()>) {
     exit(128 + signal);
 }
 
-/// Whether the process was started with `signal` ignored, by the mask in `/proc/self/status`.
+/// Returns `true` if the process was started with `signal` ignored, by the mask in `/proc/self/status`.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

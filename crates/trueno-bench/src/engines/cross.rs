@@ -63,7 +63,7 @@ impl<'a> CrossEngine<'a> {
         Ok(engine.frames)
     }
 
-    /// Says in the note that nvCOMP also restored frames of edge pages.
+    /// Notes that nvCOMP also restored frames of edge pages.
     pub(crate) fn with_edge_frames(self, edge_frames: usize) -> Self {
         Self { edge_frames, ..self }
     }

@@ -43,9 +43,9 @@ impl Gpu {
     }
 }
 
-/// Where pages and results lie in host memory.
+/// The host memory of pages and results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Memory {
+pub(crate) enum HostMemory {
     /// Ordinary memory, and an arena.
     Pageable,
     /// Page-locked pages, and an arena.
@@ -63,7 +63,7 @@ pub(crate) struct TruenoGpu {
     name: String,
     compressor: GpuBatchCompressor,
     pool: Pool,
-    memory: Memory,
+    memory: HostMemory,
     batch: CompressedBatch,
     pinned: SharedPinned,
     values: Vec<BatchResult>,
@@ -86,7 +86,7 @@ impl TruenoGpu {
     pub(crate) fn new(name: &str, algorithm: Algorithm, device_index: u32, pool: &Pool) -> Result<Self> {
         const SLOT_PAGES: usize = 4096;
         let config = GpuBatchConfig { device_index, algorithm, batch_size: SLOT_PAGES, ..GpuBatchConfig::default() };
-        Self::with(name, config, None, pool, Memory::Pageable, &SharedPinned::default())
+        Self::with(name, config, None, pool, HostMemory::Pageable, &SharedPinned::default())
     }
 
     pub(crate) fn with(
@@ -94,7 +94,7 @@ impl TruenoGpu {
         config: GpuBatchConfig,
         multiprocessors: Option<NonZeroU32>,
         pool: &Pool,
-        memory: Memory,
+        memory: HostMemory,
         pinned: &SharedPinned,
     ) -> Result<Self> {
         let options = GpuOptions::new().with_multiprocessors(multiprocessors).with_pool(Pool::clone(pool));
@@ -146,7 +146,7 @@ impl Engine for TruenoGpu {
     }
 
     fn load(&mut self, pages: &[Page]) -> Result<()> {
-        if !matches!(self.memory, Memory::Pinned | Memory::PinnedPages) {
+        if !matches!(self.memory, HostMemory::Pinned | HostMemory::PinnedPages) {
             return Ok(());
         }
         let set_up = || {
@@ -169,14 +169,14 @@ impl Engine for TruenoGpu {
     fn compress(&mut self, pages: &[Page]) -> Result<Duration> {
         let Self { compressor, batch, values, .. } = self;
         let times = match (self.memory, self.pinned.borrow_mut().as_mut()) {
-            (Memory::Pinned, Some(memory)) => {
+            (HostMemory::Pinned, Some(memory)) => {
                 compressor.compress_all_pinned(&mut memory.pages, &mut memory.packed, &()).inspect(|_| {
                     self.held_bytes = memory.packed.index().iter().map(|entry| u64::from(entry.len_bytes)).sum();
                 })
             }
-            (Memory::PinnedPages, Some(memory)) => compressor.compress_pinned_into(&mut memory.pages, batch, &()),
-            (Memory::Values | Memory::KeptValues, _) => {
-                if self.memory == Memory::Values {
+            (HostMemory::PinnedPages, Some(memory)) => compressor.compress_pinned_into(&mut memory.pages, batch, &()),
+            (HostMemory::Values | HostMemory::KeptValues, _) => {
+                if self.memory == HostMemory::Values {
                     values.clear();
                 }
                 compressor.compress_batch(pages).map(|result| {
@@ -192,23 +192,25 @@ impl Engine for TruenoGpu {
 
     fn held_bytes(&self) -> Result<u64> {
         Ok(match self.memory {
-            Memory::Pinned => self.held_bytes,
-            Memory::Values | Memory::KeptValues => {
+            HostMemory::Pinned => self.held_bytes,
+            HostMemory::Values | HostMemory::KeptValues => {
                 let pages = self.values.last().map_or(&[][..], |result| &result.pages);
                 pages.iter().map(|page| page.data().bytes().len() as u64).sum()
             }
-            Memory::Pageable | Memory::PinnedPages => self.batch.stats().bytes_out,
+            HostMemory::Pageable | HostMemory::PinnedPages => self.batch.stats().bytes_out,
         })
     }
 
     fn decompress(&mut self, pages: &mut [Page]) -> Result<Duration> {
         let Self { compressor, batch, values, .. } = self;
         let times = match (self.memory, self.pinned.borrow_mut().as_mut()) {
-            (Memory::Pinned, Some(memory)) => {
+            (HostMemory::Pinned, Some(memory)) => {
                 compressor.decompress_all_pinned(&mut memory.packed, &mut memory.restored, &())
             }
-            (Memory::PinnedPages, Some(memory)) => compressor.decompress_pinned_into(batch, &mut memory.restored, &()),
-            (Memory::Values | Memory::KeptValues, _) => {
+            (HostMemory::PinnedPages, Some(memory)) => {
+                compressor.decompress_pinned_into(batch, &mut memory.restored, &())
+            }
+            (HostMemory::Values | HostMemory::KeptValues, _) => {
                 let last = values.last().map_or(&[][..], |result| &result.pages);
                 let start = Instant::now();
                 compressor.decompress_batch(last).map(|restored| {
@@ -223,7 +225,9 @@ impl Engine for TruenoGpu {
     }
 
     fn fetch(&mut self, pages: &mut [Page]) -> Result<()> {
-        if let (Memory::Pinned | Memory::PinnedPages, Some(memory)) = (self.memory, self.pinned.borrow().as_ref()) {
+        if let (HostMemory::Pinned | HostMemory::PinnedPages, Some(memory)) =
+            (self.memory, self.pinned.borrow().as_ref())
+        {
             copy_pages(&self.pool, memory.restored.pages().map_err(Error::engine(&self.name))?, pages);
         }
         Ok(())

@@ -19,7 +19,7 @@ use crate::kernels::ZSTD_3_FRAMES;
 /// Room after the packed pages: copies of 16 bytes per lane may read past the end of the last page.
 const SLACK_BYTES: usize = 64 * 1024;
 
-/// Where the compressed pages come from.
+/// The source of the compressed pages.
 enum Encoder {
     /// A kernel.
     Kernel(Box<PageCompressor>),

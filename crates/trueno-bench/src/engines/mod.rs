@@ -68,7 +68,7 @@ pub(crate) type Engines<'a> = Vec<Box<dyn Engine + 'a>>;
 pub struct Rivals {
     /// The file `libnvcomp.so`.
     pub nvcomp: Option<PathBuf>,
-    /// Whether to add a zram device to the kernel.
+    /// Add a zram device to the kernel.
     pub zram: bool,
 }
 

@@ -25,12 +25,12 @@ pub(crate) struct Pooled {
     chunks: Vec<Chunk>,
     /// Storage kept from batch to batch; the blocks are where the index says.
     arena: Vec<u8>,
-    index: Vec<Place>,
+    index: Vec<BlockRange>,
 }
 
-/// Where a block lies in the arena; as long as a page if it is the page itself.
+/// The range of a block in the arena; as long as a page if it is the page itself.
 #[derive(Clone, Copy)]
-struct Place {
+struct BlockRange {
     offset: usize,
     len_bytes: usize,
 }
@@ -57,7 +57,7 @@ impl Pooled {
         let mut offset = used;
         for chunk in &self.chunks[..chunks] {
             for len_bytes in &chunk.lens {
-                self.index.push(Place { offset, len_bytes: *len_bytes });
+                self.index.push(BlockRange { offset, len_bytes: *len_bytes });
                 offset += len_bytes;
             }
         }
@@ -116,7 +116,7 @@ impl Engine for Pooled {
         let restored = self.pool.install(|| {
             pages.par_chunks_mut(CHUNK_PAGES).zip(index.par_chunks(CHUNK_PAGES)).all(|(pages, places)| {
                 with_own(codecs, |codec| {
-                    let block = |place: &Place| &arena[place.offset..place.offset + place.len_bytes];
+                    let block = |place: &BlockRange| &arena[place.offset..place.offset + place.len_bytes];
                     places.iter().zip(pages).all(|(place, page)| codec.decode_or_copy(block(place), page))
                 })
             })

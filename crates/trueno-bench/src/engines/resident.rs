@@ -1,4 +1,4 @@
-//! What engines on device memory share: a session on the device, and times by events. No transfers are counted.
+//! The session and the timing that engines on device memory share. Transfers are not counted.
 
 use std::path::Path;
 use std::sync::Arc;

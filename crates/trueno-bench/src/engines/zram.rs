@@ -32,11 +32,11 @@ pub(crate) struct Zram {
     pool: Pool,
     // Closed before the device is removed.
     file: File,
-    device: Device,
+    device: ZramDevice,
     input: Vec<Request>,
     output: Vec<Request>,
     pages: usize,
-    /// What the device held before any page was written.
+    /// The memory of the device before any page was written.
     empty_bytes: u64,
 }
 
@@ -44,7 +44,7 @@ impl Zram {
     /// Adds a device with room for `pages` pages, with one of the kernel's algorithms: `lz4`, `lzo-rle`.
     pub(crate) fn new(algorithm: &str, pages: usize, pool: &Pool) -> Result<Self> {
         // The last page is for the marker.
-        let device = Device::add(algorithm, (pages + 1) * PAGE_SIZE)?;
+        let device = ZramDevice::add(algorithm, (pages + 1) * PAGE_SIZE)?;
         let file = device.open()?;
         let mut marker = Self::requests(1);
         marker[0].0[0][..MARKER.len()].copy_from_slice(MARKER);
@@ -72,7 +72,7 @@ impl Zram {
     }
 }
 
-/// Where a request lies on the device, and how much of it is pages.
+/// The position of a request on the device, and the part of it that is pages.
 fn span(request: usize, pages: usize) -> (u64, usize) {
     let first = request * REQUEST_PAGES;
     ((first * PAGE_SIZE) as u64, REQUEST_PAGES.min(pages - first) * PAGE_SIZE)
@@ -137,11 +137,11 @@ impl Engine for Zram {
 }
 
 /// A zram device of our own, removed when dropped.
-struct Device {
+struct ZramDevice {
     number: u32,
 }
 
-impl Device {
+impl ZramDevice {
     fn add(algorithm: &str, len_bytes: usize) -> Result<Self> {
         let hot_add = format!("{CONTROL}/hot_add");
         let number = fs::read_to_string(&hot_add).and_then(|text| text.trim().parse().map_err(io::Error::other));
@@ -190,7 +190,7 @@ impl Device {
     }
 }
 
-impl Drop for Device {
+impl Drop for ZramDevice {
     fn drop(&mut self) {
         // A device that stays is found by its marker in the next run.
         let _ = fs::write(format!("{CONTROL}/hot_remove"), self.number.to_string());
@@ -204,9 +204,9 @@ impl Drop for Device {
 #[must_use]
 pub fn remove_leftovers() -> Vec<String> {
     let mut removed = Vec::new();
-    for number in Device::numbers() {
+    for number in ZramDevice::numbers() {
         // The destructor must not run for a device that may be someone else's.
-        let device = std::mem::ManuallyDrop::new(Device { number });
+        let device = std::mem::ManuallyDrop::new(ZramDevice { number });
         if device.is_ours() && fs::write(format!("{CONTROL}/hot_remove"), number.to_string()).is_ok() {
             removed.push(device.path());
         }

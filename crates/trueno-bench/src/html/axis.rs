@@ -2,7 +2,7 @@
 
 use super::svg::{Anchor, Svg};
 
-/// How values are spread along an axis.
+/// The scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spread {
     Linear,

@@ -1,4 +1,4 @@
-//! Where the time of a page goes: a bar for each engine, a piece of it for each stage.
+//! The time of a page by stage: a bar for each engine, a piece of it for each stage.
 
 use super::axis::{Axis, number};
 use super::look;

@@ -37,7 +37,7 @@ pub(crate) struct Placed {
     pub(crate) at: (f64, f64),
     pub(crate) anchor: Anchor,
     pub(crate) area: Area,
-    /// Whether it is so far from its mark that a line should lead there.
+    /// Returns `true` if it is so far from its mark that a line should lead there.
     pub(crate) far: bool,
 }
 

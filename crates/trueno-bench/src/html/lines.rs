@@ -1,4 +1,4 @@
-//! How speed grows with the batch, or with threads: a line for each engine.
+//! Plots of speed by batch size, or by threads: a line for each engine.
 
 use super::axis::{Axis, Spread};
 use super::labels::apart;
@@ -86,7 +86,7 @@ pub(crate) fn draw(document: &Document, along: Along, direction: Direction) -> S
     svg.finish(&format!("{}-{}", along.name(), direction.name()), &meaning)
 }
 
-/// What as many times the speed as threads would be, from one thread on, as far as the plot goes.
+/// The line of perfect scaling, from one thread on, as far as the plot goes.
 fn draw_ideal(svg: &mut Svg, x: &Axis, y: &Axis, series: &[(&Point, (f64, f64))], direction: Direction) {
     let (Some((first, start)), Some((last, _))) = (series.first(), series.last()) else { return };
     if first.threads == last.threads {

@@ -1,4 +1,4 @@
-//! How each engine looks in every plot: a colour and a shape, so that neither has to do alone.
+//! The colour and the shape of each engine in every plot. Either alone tells engines apart.
 
 /// The engines, in the order of legends; others are drawn like `memcpy`.
 pub(crate) const ENGINES: [&str; 14] = [

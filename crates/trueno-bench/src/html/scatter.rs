@@ -78,12 +78,12 @@ pub(crate) fn draw(document: &Document, direction: Direction) -> String {
     svg.finish(&format!("ratio-{}", direction.name()), &meaning)
 }
 
-/// Whether marks are filled: on all threads, or on the GPU.
+/// Returns `true` if marks are filled: on all threads, or on the GPU.
 pub(crate) fn is_full(engine: &str, threads: usize, all: usize) -> bool {
     threads == all || runs_on_gpu(engine)
 }
 
-/// Whether an engine runs on the GPU, whatever the threads that feed it.
+/// Returns `true` if an engine runs on the GPU, whatever the threads that feed it.
 pub(crate) fn runs_on_gpu(engine: &str) -> bool {
     ON_GPU.contains(&engine)
 }

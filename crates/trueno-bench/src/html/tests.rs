@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 
 use super::*;
-use crate::document::{CorpusFacts, Crossing, LeftOut, Point, Quotient, Row, Run};
+use crate::document::{CorpusFacts, Crossing, LeftOut, Point, Quotient, Row, RunSettings};
 
 const HARM: &str = "</title><script>alert('1')</script>\" onload=\"x&amp;";
 
@@ -80,7 +80,7 @@ pub(crate) fn document(threads: usize) -> Document {
         distinct_pages: 128,
         copies: 64,
     });
-    let run = Run { rounds: 7, pages: 8192, threads: NonZeroUsize::new(threads).unwrap() };
+    let run = RunSettings { rounds: 7, pages: 8192, threads: NonZeroUsize::new(threads).unwrap() };
     let mut document = Document {
         command_line: format!("trueno-zram bench '{HARM}'"),
         corpora: corpora.into(),

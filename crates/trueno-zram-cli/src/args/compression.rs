@@ -1,4 +1,4 @@
-//! What `compress` and `snapshot` compress with: the algorithm and its level.
+//! The algorithm and the level of `compress` and `snapshot`.
 
 use clap::ValueEnum;
 use trueno_gpu::kernels::lz4::Mode;

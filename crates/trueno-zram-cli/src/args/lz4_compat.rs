@@ -18,14 +18,14 @@ const LETTERS_WITH_VALUE: &[u8] = b"To";
 
 /// The command that a line without one stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum CompatMode {
     Compress,
     Decompress,
     Test,
     Inspect,
 }
 
-impl Mode {
+impl CompatMode {
     fn name(self) -> &'static str {
         match self {
             Self::Compress => "compress",
@@ -61,24 +61,24 @@ pub(crate) fn with_command(args: Vec<OsString>) -> Result<Vec<OsString>, Failure
         let commands = Cli::command();
         name == "help" || commands.get_subcommands().any(|command| name == command.get_name())
     };
-    let Some(line) = Line::read(&args, is_command) else { return Ok(args) };
+    let Some(line) = CompatLine::read(&args, is_command) else { return Ok(args) };
     let mode = match (line.mode, &line.first) {
         (Some(mode), _) => mode,
         (None, _) if line.asks_for_help => return Ok(args),
-        (None, Some(file)) if file == "-" => Mode::Compress,
+        (None, Some(file)) if file == "-" => CompatMode::Compress,
         (None, Some(file)) if fs::symlink_metadata(file).is_ok() => {
             // As lz4 does.
-            if files::has_suffix(file.as_bytes()) { Mode::Decompress } else { Mode::Compress }
+            if files::has_suffix(file.as_bytes()) { CompatMode::Decompress } else { CompatMode::Compress }
         }
         (None, Some(file)) => {
             let file = file.display();
             return Err(Failure::usage(format!("{file}: no such command or file; see trueno-zram --help")));
         }
         (None, None) if io::stdin().is_terminal() => return Ok(args),
-        (None, None) => Mode::Compress,
+        (None, None) => CompatMode::Compress,
     };
     let mut rest = line.rest;
-    if matches!(mode, Mode::Test | Mode::Inspect) {
+    if matches!(mode, CompatMode::Test | CompatMode::Inspect) {
         // Nothing is written, so these change nothing.
         rest.retain(|arg| !["-c", "-k", "-f", "--stdout", "--keep", "--force"].iter().any(|option| arg == option));
     }
@@ -110,8 +110,8 @@ pub(crate) fn with_level(mut args: Vec<OsString>) -> Vec<OsString> {
 
 /// A command line without a command.
 #[derive(Debug, Default)]
-struct Line {
-    mode: Option<Mode>,
+struct CompatLine {
+    mode: Option<CompatMode>,
     /// The first argument that is not an option.
     first: Option<OsString>,
     asks_for_help: bool,
@@ -119,7 +119,7 @@ struct Line {
     rest: Vec<OsString>,
 }
 
-impl Line {
+impl CompatLine {
     /// None if the line names a command.
     fn read(args: &[OsString], is_command: impl Fn(&OsStr) -> bool) -> Option<Self> {
         let mut line = Self::default();
@@ -133,7 +133,7 @@ impl Line {
                 let dashes = line.rest.iter().position(|arg| arg == "--").unwrap_or(0);
                 line.first = line.first.or_else(|| line.rest.get(dashes + 1).cloned());
             } else if bytes.starts_with(b"--") {
-                match Mode::of_long(bytes) {
+                match CompatMode::of_long(bytes) {
                     Some(mode) => line.mode = Some(mode),
                     None => line.rest.push(arg.clone()),
                 }
@@ -172,7 +172,7 @@ impl Line {
                 self.rest.push(OsString::from_vec(option));
                 return place + 1 == letters.len();
             }
-            match Mode::of_letter(*letter) {
+            match CompatMode::of_letter(*letter) {
                 Some(mode) => self.mode = Some(mode),
                 None => self.rest.push(OsString::from_vec(vec![b'-', *letter])),
             }

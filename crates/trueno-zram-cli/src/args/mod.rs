@@ -122,29 +122,3 @@ pub(crate) enum Command {
     Completions(completions::Args),
     Man(man::Args),
 }
-
-impl Command {
-    /// Returns the name of the command, as `--json` prints it.
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Self::Compress(_) => "compress",
-            Self::Decompress(_) => "decompress",
-            Self::Test(_) => "test",
-            Self::Extract(_) => "extract",
-            Self::Flatten(_) => "flatten",
-            Self::Inspect(_) => "inspect",
-            Self::Info(_) => "info",
-            Self::Bench(_) => "bench",
-            Self::Selftest(_) => "selftest",
-            Self::Snapshot(_) => "snapshot",
-            Self::Serve(_) => "serve",
-            Self::Stat(_) => "stat",
-            Self::Save(_) => "save",
-            Self::Load(_) => "load",
-            Self::Restore(_) => "restore",
-            Self::Criu(_) => "criu",
-            Self::Completions(_) => "completions",
-            Self::Man(_) => "man",
-        }
-    }
-}

@@ -33,7 +33,7 @@ impl std::fmt::Display for OpenRange {
 pub(crate) struct RangeList(pub(crate) Vec<OpenRange>);
 
 impl RangeList {
-    /// Whether the ranges can be read in one pass: each starts where the one before it ends, or later.
+    /// Returns `true` if the ranges can be read in one pass: each starts where the one before it ends, or later.
     pub(crate) fn is_ascending(&self) -> bool {
         self.0.is_sorted_by(|before, after| before.end.is_some_and(|end| end <= after.start))
     }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use crate::print::stdout;
 
-/// Whether the arguments, the program's name first, ask for the long version and nothing else.
+/// Returns `true` if the arguments, the program's name first, ask for the long version and nothing else.
 pub(crate) fn is_asked_for(args: &[OsString]) -> bool {
     let Some(args) = args.get(1..) else { return false };
     let is = |arg: &OsString, any: &[&str]| any.iter().any(|one| arg == one);

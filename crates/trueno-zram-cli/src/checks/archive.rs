@@ -5,7 +5,7 @@ use std::sync::Arc;
 use trueno_zram_archive::{Archive, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, FrameReader, WriteOptions};
 use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
 
-use super::samples::{Random, Set};
+use super::samples::{Random, SampleSet};
 use super::{Check, Proof};
 use crate::print::quantity;
 
@@ -16,9 +16,9 @@ const TAIL: &[u8] = b"the last bytes of an image that is no whole number of page
 
 pub(super) fn checks() -> [Check; 3] {
     [
-        Check::new("archive: round trip", || as_stream(&Set::large().pages)),
-        Check::new("archive: by its index", || by_index(&Set::large().pages)),
-        Check::new("archive: damage", || damaged(&Set::small().pages)),
+        Check::new("archive: round trip", || as_stream(&SampleSet::large().pages)),
+        Check::new("archive: by its index", || by_index(&SampleSet::large().pages)),
+        Check::new("archive: damage", || damaged(&SampleSet::small().pages)),
     ]
 }
 

@@ -7,7 +7,7 @@ use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuDeviceInfo, GpuOptions};
 use trueno_zram_core::{Algorithm, BatchCodec, CpuBatchCompressor, build_pool};
 
-use super::samples::Set;
+use super::samples::SampleSet;
 use super::{Check, proofs};
 
 type Opened = trueno_zram_core::Result<Box<dyn BatchCodec>>;
@@ -19,23 +19,24 @@ const INTERPRETER_SLOT_PAGES: usize = 7;
 pub(super) fn checks() -> Vec<Check> {
     let mut checks = Vec::new();
     for set in InstructionSet::available() {
-        checks.extend(codec_checks(&format!("cpu {set}"), Set::large, move || one_thread(set)));
+        checks.extend(codec_checks(&format!("cpu {set}"), SampleSet::large, move || one_thread(set)));
     }
     for set in InstructionSet::available().into_iter().filter(|set| *set != InstructionSet::Scalar) {
         checks.push(same_bytes(format!("cpu {set}: same bytes as scalar"), move || {
             Ok((one_thread(set)?, one_thread(InstructionSet::Scalar)?))
         }));
     }
-    checks.push(round_trip("cpu, all cores: round trip".into(), Set::large, all_cores));
+    checks.push(round_trip("cpu, all cores: round trip".into(), SampleSet::large, all_cores));
     checks.push(same_bytes("cpu, all cores: same bytes as one".into(), || {
         Ok((all_cores()?, one_thread(InstructionSet::detect())?))
     }));
-    checks.extend(codec_checks("interpreter", Set::small, || interpreted(Mode::Fast)));
-    checks.push(round_trip("interpreter, ratio mode: round trip".into(), Set::small, || interpreted(Mode::Ratio)));
+    checks.extend(codec_checks("interpreter", SampleSet::small, || interpreted(Mode::Fast)));
+    checks
+        .push(round_trip("interpreter, ratio mode: round trip".into(), SampleSet::small, || interpreted(Mode::Ratio)));
     for device in GpuDeviceInfo::all().into_iter().filter(GpuDeviceInfo::is_supported) {
         let (index, name) = (device.index, format!("gpu {}", device.index));
-        checks.extend(codec_checks(&name, Set::large, move || on_gpu(index, Mode::Fast)));
-        checks.push(round_trip(format!("{name}, ratio mode: round trip"), Set::large, move || {
+        checks.extend(codec_checks(&name, SampleSet::large, move || on_gpu(index, Mode::Fast)));
+        checks.push(round_trip(format!("{name}, ratio mode: round trip"), SampleSet::large, move || {
             on_gpu(index, Mode::Ratio)
         }));
     }
@@ -67,7 +68,7 @@ fn config(device_index: u32, batch_size: usize) -> GpuBatchConfig {
 }
 
 /// The checks of one codec: what it makes, what it reads, what it refuses. `set` makes the pages.
-fn codec_checks(what: &str, set: fn() -> Set, open: impl Fn() -> Opened + Copy + 'static) -> [Check; 3] {
+fn codec_checks(what: &str, set: fn() -> SampleSet, open: impl Fn() -> Opened + Copy + 'static) -> [Check; 3] {
     [
         round_trip(format!("{what}: round trip"), set, open),
         Check::new(format!("{what}: reads lz4_flex"), move || proofs::reads_foreign(opened(open)?.as_mut(), &set())),
@@ -75,7 +76,7 @@ fn codec_checks(what: &str, set: fn() -> Set, open: impl Fn() -> Opened + Copy +
     ]
 }
 
-fn round_trip(name: String, set: fn() -> Set, open: impl Fn() -> Opened + 'static) -> Check {
+fn round_trip(name: String, set: fn() -> SampleSet, open: impl Fn() -> Opened + 'static) -> Check {
     Check::new(name, move || proofs::round_trip(opened(open)?.as_mut(), &set().pages))
 }
 
@@ -85,7 +86,7 @@ fn same_bytes(
 ) -> Check {
     Check::new(name, move || {
         let (mut one, mut other) = open().map_err(|e| e.to_string())?;
-        proofs::same_bytes(one.as_mut(), other.as_mut(), &Set::large().pages)
+        proofs::same_bytes(one.as_mut(), other.as_mut(), &SampleSet::large().pages)
     })
 }
 

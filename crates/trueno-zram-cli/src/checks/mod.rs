@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// What was proved, or what went wrong.
+/// A description of the proof, or of the failure.
 pub(crate) type Proof = Result<String, String>;
 
 /// One check.
@@ -24,7 +24,7 @@ pub(crate) struct Check {
 pub(crate) struct Outcome {
     pub(crate) name: String,
     pub(crate) passed: bool,
-    /// What was proved, or what went wrong.
+    /// A description of the proof, or of the failure.
     pub(crate) text: String,
     pub(crate) seconds: f64,
 }

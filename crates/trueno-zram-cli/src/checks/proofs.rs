@@ -1,11 +1,11 @@
-//! What is proved of any codec. The plain decoder and lz4_flex have the last word.
+//! Checks that apply to any codec. The plain decoder and lz4_flex are the references.
 
 use trueno_zram_core::gpu::FallbackStats;
 use trueno_zram_core::lz4::decode_simple;
 use trueno_zram_core::{BatchCodec, CompressedBatch, FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageKind, fill_page};
 
 use super::Proof;
-use super::samples::{Set, batch_of};
+use super::samples::{SampleSet, batch_of};
 use crate::print::quantity;
 
 /// The plain decoder, lz4_flex and the codec itself restore what the codec makes of the pages.
@@ -21,14 +21,14 @@ pub(super) fn round_trip(codec: &mut dyn BatchCodec, pages: &[Page]) -> Proof {
 }
 
 /// The codec restores what lz4_flex compressed.
-pub(super) fn reads_foreign(codec: &mut dyn BatchCodec, set: &Set) -> Proof {
+pub(super) fn reads_foreign(codec: &mut dyn BatchCodec, set: &SampleSet) -> Proof {
     let (blocks, pages) = set.foreign_blocks();
     check_restored(&decompress(codec, &batch_of(&blocks))?, &pages)?;
     Ok(format!("{} of lz4_flex's blocks", quantity::count(pages.len() as u64)))
 }
 
 /// The codec refuses the damaged blocks that the plain decoder refuses, and restores the others to the same pages.
-pub(super) fn judges_damage(codec: &mut dyn BatchCodec, set: &Set) -> Proof {
+pub(super) fn judges_damage(codec: &mut dyn BatchCodec, set: &SampleSet) -> Proof {
     let (good, bad, pages) = sort_damaged(set.damaged());
     check_restored(&decompress(codec, &batch_of(&good))?, &pages)?;
     for block in &bad {
@@ -146,8 +146,8 @@ mod tests {
 
     use super::*;
 
-    fn sample() -> (Set, CompressedBatch) {
-        let set = Set::small();
+    fn sample() -> (SampleSet, CompressedBatch) {
+        let set = SampleSet::small();
         let batch = CpuBatchCompressor::default().compress(&set.pages).unwrap();
         (set, batch)
     }

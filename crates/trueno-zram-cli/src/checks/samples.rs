@@ -3,12 +3,12 @@
 use trueno_zram_core::{CompressedBatch, IndexEntry, PAGE_SIZE, Page, PageKind};
 
 /// Pages, and how many blocks to damage.
-pub(super) struct Set {
+pub(super) struct SampleSet {
     pub(super) pages: Vec<Page>,
     pub(super) damaged_blocks: usize,
 }
 
-impl Set {
+impl SampleSet {
     /// Every page of the built-in corpus, pages at the boundaries of the format, and generated ones.
     pub(super) fn large() -> Self {
         let corpora = trueno_bench::load(&[], usize::MAX).expect("the built-in corpus has pages");
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn damaged_blocks_are_of_both_kinds() {
-        let damaged = Set::small().damaged();
+        let damaged = SampleSet::small().damaged();
         let mut page = [0; PAGE_SIZE];
         let good =
             damaged.iter().filter(|block| trueno_zram_core::lz4::decode_simple(block, &mut page).is_ok()).count();

@@ -10,11 +10,11 @@ use std::str::FromStr;
 
 use serde::Serialize;
 use trueno_bench::bench::Bench;
-use trueno_bench::{Document, Gpu, Rivals, Run, html, load, table};
+use trueno_bench::{Document, Gpu, Rivals, RunSettings, html, load, table};
 use trueno_zram_io::{Output, OutputOptions, OutputTarget};
 
 use crate::args::{Backend, Global};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::files::needed_files;
 use crate::machine::{Machine, Measure};
 use crate::print::{json, report::say, stdout};
@@ -72,7 +72,7 @@ impl FromStr for Rival {
 
 /// The result, for scripts.
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct BenchReport<'a> {
     machine: Machine,
     #[serde(flatten)]
     document: &'a Document,
@@ -109,7 +109,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
             &format!("{}: the last {} bytes are not a whole page and are left out", corpus.name, corpus.tail_bytes),
         );
     }
-    let run = Run { rounds: args.rounds.get(), pages: args.pages.get(), threads: global.threads() };
+    let run = RunSettings { rounds: args.rounds.get(), pages: args.pages.get(), threads: global.threads() };
     let bench = Bench::new(gpu, &rivals, &corpora, run).map_err(measured)?;
     // The report is opened before minutes are spent on measuring.
     let report = args.html.as_deref().map(open_report).transpose()?;
@@ -118,7 +118,11 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         write_report(report, &document)?;
     }
     if global.json {
-        json::print(global, "bench", &Report { machine: Machine::look(Measure::Nothing, None), document: &document })?;
+        json::print(
+            global,
+            "bench",
+            &BenchReport { machine: Machine::look(Measure::Nothing, None), document: &document },
+        )?;
     } else {
         stdout::print_lines(&table::draw(&document))?;
     }
@@ -142,7 +146,7 @@ fn measured(error: trueno_bench::Error) -> Failure {
     match error {
         trueno_bench::Error::Stopped => Failure::at("bench", "stopped by a signal"),
         trueno_bench::Error::Io { place, source } => Failure::io(place, &source),
-        error => Failure::Failed(error.to_string()),
+        error => Failure::new(FailureKind::Other, error),
     }
 }
 

@@ -20,7 +20,7 @@ use crate::print::{
     json, messages,
     progress::Progress,
     quantity,
-    report::{self, Report},
+    report::{self, FileReport},
 };
 
 /// Arguments of `compress`.
@@ -82,8 +82,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     report::say_engine(global, &engine);
     let open = |base: &PathBuf| OpenBase::open(base, args.check_base, global, &engine);
     let base = args.base.as_ref().map(open).transpose()?;
-    files::for_each(&args.files.files, |path| {
-        json::tracked(global, "compress", path, compress(path, args, base.as_ref(), global, &mut engine))
+    files::for_each(&args.files.files, "compress", global, |path| {
+        compress(path, args, base.as_ref(), global, &mut engine)
     })
 }
 
@@ -158,20 +158,9 @@ fn compress(
     let time = progress.finish_with_timeline(global);
     removal.complete()?;
 
-    let report = Report {
-        command: "compress",
-        file: &name,
-        output: Some(&output_name),
-        bytes_in: summary.content_len,
-        bytes_out: summary.archive_len,
-        ratio: report::ratio(summary.content_len, summary.archive_len),
-        pages: summary.pages.into(),
-        seconds: time.as_secs_f64(),
-        backend: engine.name(),
-        threads: engine.threads(),
-    };
+    let report = FileReport::compressed("compress", (&name, &output_name), &summary, time, engine);
     if target != OutputTarget::Stdout || global.verbose > 0 {
-        let Report { bytes_in, bytes_out, ratio, .. } = report;
+        let FileReport { bytes_in, bytes_out, ratio, .. } = report;
         let line = if bytes_in == 0 {
             format!("{name}: empty, into {bytes_out} bytes: {output_name}")
         } else {
@@ -190,7 +179,7 @@ fn compress(
         );
     }
     if global.verbose > 0 {
-        let Report { pages, seconds, .. } = &report;
+        let FileReport { pages, seconds, .. } = &report;
         messages::line(format_args!("pages: {pages}; index of {} bytes; {seconds:.3} s", summary.index_len));
     }
     report::print_json(global, &report)
@@ -213,7 +202,7 @@ fn verify_before_removal(name: &str, delta: &OutputTarget, engine: &Engine) -> R
 #[derive(Debug, Serialize)]
 struct DeltaReport<'a> {
     #[serde(flatten)]
-    report: Report<'a>,
+    report: FileReport<'a>,
     #[serde(flatten)]
     origins: Origins,
 }
@@ -229,7 +218,7 @@ fn report_delta(
     let stored = report::Pages::from(summary.stored);
     let (bytes_in, bytes_out) = (summary.content_len, summary.archive_len);
     let origins = Origins::written(base, summary);
-    let report = Report {
+    let report = FileReport {
         command: "compress",
         file: name,
         output: Some(output_name),

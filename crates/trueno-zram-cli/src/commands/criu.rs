@@ -7,11 +7,11 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use trueno_zram_criu::{Error, ImageDir, PagesName};
-use trueno_zram_io::{open_regular_file, os_text};
+use trueno_zram_io::open_regular_file;
 
 use crate::args::{Global, compression::CompressionArgs};
 use crate::commands::{compress, decompress};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::files::{delta::BasesArgs, restore::open_failure};
 
 /// Compress the memory in CRIU's image directories, and restore processes from it page by page.
@@ -124,7 +124,7 @@ fn open_dir(path: &Path) -> Result<ImageDir, Failure> {
 /// The failure for an error of the image directory.
 fn failure(error: Error) -> Failure {
     match error {
-        Error::Io { path, source } => Failure::at(path.display(), os_text(&source)),
-        error => Failure::Failed(error.to_string()),
+        Error::Io { path, source } => Failure::io(path.display(), &source),
+        error => Failure::new(FailureKind::Other, error),
     }
 }

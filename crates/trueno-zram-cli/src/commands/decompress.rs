@@ -59,8 +59,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
     let chains = InputChains::of(&args.files.files, &args.bases.opener());
-    files::for_each(&args.files.files, |path| {
-        json::tracked(global, "decompress", path, decompress(path, args, &chains, global, &mut engine))
+    files::for_each(&args.files.files, "decompress", global, |path| {
+        decompress(path, args, &chains, global, &mut engine)
     })
 }
 
@@ -158,5 +158,5 @@ fn salvage(
         _ => format!("{} damaged and replaced by zeros", quantity::pages(pages)),
     };
     let what = format!("{lost}, {content_len} bytes written: {output_name}");
-    Err(Failure::at(&input.name, what))
+    Err(Failure::damaged(&input.name, what))
 }

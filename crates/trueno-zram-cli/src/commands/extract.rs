@@ -17,8 +17,8 @@ use crate::args::{
 };
 use crate::engine::Engine;
 use crate::failure::Failure;
-use crate::files;
 use crate::files::{
+    self,
     delta::BasesArgs,
     needed_files::{self, NeededFiles},
     restore::{format_of_input, input_failure, not_compressed, pages_by_index},
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     file: PathBuf,
     #[command(flatten)]
     wanted: Wanted,
-    /// Where to write [default: standard output].
+    /// The output file [default: standard output].
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
     /// Overwrite the output; write to a terminal.
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     bases: BasesArgs,
 }
 
-/// What to restore.
+/// The ranges to restore.
 #[derive(Clone, Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct Wanted {
@@ -60,12 +60,12 @@ struct Wanted {
 
 /// Ranges of the content, and what they were called on the command line.
 struct ContentRanges<'a> {
-    unit: Unit,
+    unit: RangeUnit,
     ranges: &'a RangeList,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unit {
+enum RangeUnit {
     Pages,
     Bytes,
 }
@@ -73,8 +73,8 @@ enum Unit {
 impl Wanted {
     /// The ranges of the content; `None` if addresses are wanted.
     fn content(&self) -> Option<ContentRanges<'_>> {
-        let pages = self.pages.as_ref().map(|ranges| ContentRanges { unit: Unit::Pages, ranges });
-        pages.or_else(|| self.bytes.as_ref().map(|ranges| ContentRanges { unit: Unit::Bytes, ranges }))
+        let pages = self.pages.as_ref().map(|ranges| ContentRanges { unit: RangeUnit::Pages, ranges });
+        pages.or_else(|| self.bytes.as_ref().map(|ranges| ContentRanges { unit: RangeUnit::Bytes, ranges }))
     }
 }
 
@@ -82,8 +82,8 @@ impl ContentRanges<'_> {
     /// The ranges in bytes, before it is known where the content ends.
     fn open(&self) -> Vec<OpenRange> {
         let scale = match self.unit {
-            Unit::Pages => PAGE_SIZE as u64,
-            Unit::Bytes => 1,
+            RangeUnit::Pages => PAGE_SIZE as u64,
+            RangeUnit::Bytes => 1,
         };
         let scaled = |range: &OpenRange| OpenRange {
             start: range.start.saturating_mul(scale),
@@ -95,10 +95,10 @@ impl ContentRanges<'_> {
     /// The ranges in a content of `len_bytes`. A shorter last page counts as a page.
     fn within(&self, name: &str, len_bytes: u64) -> Result<Vec<Range<u64>>, Failure> {
         let (bound, there, unit) = match self.unit {
-            Unit::Pages => {
+            RangeUnit::Pages => {
                 (len_bytes.next_multiple_of(PAGE_SIZE as u64), len_bytes.div_ceil(PAGE_SIZE as u64), "pages")
             }
-            Unit::Bytes => (len_bytes, len_bytes, "bytes"),
+            RangeUnit::Bytes => (len_bytes, len_bytes, "bytes"),
         };
         let checked = self.open().into_iter().zip(&self.ranges.0).map(|(range, asked)| {
             let range = range
@@ -112,7 +112,7 @@ impl ContentRanges<'_> {
 
 /// The result, for scripts.
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct ExtractReport<'a> {
     file: &'a str,
     output: &'a str,
     bytes_out: u64,
@@ -126,17 +126,11 @@ const COMMAND: &str = "extract";
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
-    let target = match &args.output {
-        Some(path) if !files::is_stdout(path) => OutputTarget::Path(path.clone()),
-        _ if global.json => return Err(report::json_needs_stdout()),
-        _ => OutputTarget::Stdout,
-    };
+    let target = files::single_target(args.output.as_deref().unwrap_or(Path::new("-")), global)?;
     if global.json {
         needed_files::check_stdout(std::slice::from_ref(&args.file), global)?;
     }
-    files::for_each(std::slice::from_ref(&args.file), |path| {
-        json::tracked(global, COMMAND, path, extract(path, args, global, &target))
-    })
+    files::for_each(std::slice::from_ref(&args.file), COMMAND, global, |path| extract(path, args, global, &target))
 }
 
 fn extract(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> Result<(), Failure> {
@@ -172,7 +166,7 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> 
             if !archive.notices_damage() {
                 report::warn(global, &input.name, "it has no block checksums: damage would not be noticed");
             }
-            let mut source = Source { archive, input: &input, engine: &mut engine };
+            let mut source = CopySource { archive, input: &input, engine: &mut engine };
             match wanted {
                 Some(wanted) => source.copy(&wanted, &mut output)?,
                 None => source.copy_addresses(args.wanted.address, &mut output)?,
@@ -195,7 +189,7 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> 
         let seconds = start.elapsed().as_secs_f64();
         report::say(global, &format!("{}: {bytes_out} bytes restored, {seconds:.4} s: {output_name}", input.name));
     }
-    let report = Report {
+    let report = ExtractReport {
         file: &input.name,
         output: &output_name,
         bytes_out,
@@ -208,13 +202,13 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> 
 }
 
 /// An archive to copy from.
-struct Source<'a> {
+struct CopySource<'a> {
     archive: PageArchive,
     input: &'a Input,
     engine: &'a mut Engine,
 }
 
-impl Source<'_> {
+impl CopySource<'_> {
     /// Copies ranges of the content, in the order in which they were given.
     fn copy(&mut self, wanted: &ContentRanges<'_>, output: &mut Output) -> Result<(), Failure> {
         let ranges = wanted.within(&self.input.name, self.archive.len_bytes())?;
@@ -226,7 +220,7 @@ impl Source<'_> {
         let OpenRange { start, end } = addresses.expect("one of the three is required");
         let end = end.ok_or_else(|| Failure::usage("a range of addresses needs its end: --address A..B"))?;
         let failed = |error: &dyn std::fmt::Display| Failure::at(&self.input.name, error);
-        let map = StoredMap::read(self.archive.stored()).map_err(|error| failed(&error))?;
+        let map = StoredMap::read(self.archive.stored()).map_err(|error| Failure::damaged(&self.input.name, error))?;
         let map = map.ok_or_else(|| no_address_map(&self.input.name))?;
         let plan = map.plan(start..end, self.archive.len_bytes()).map_err(|error| failed(&error))?;
         let mut merge = Merge { spans: plan.spans(), stored_bytes: 0, output };
@@ -264,7 +258,7 @@ fn from_the_start(
     let pool = engine.pool();
     let mut announce = Some(announce);
     let ranges = wanted.open().into_iter().map(|range| range.start..range.end.unwrap_or(u64::MAX)).collect();
-    let mut window = Window { at: 0, ranges, sink: output };
+    let mut window = RangeFilter { at: 0, ranges, sink: output };
     let end = window.ranges.last().map_or(0, |range| range.end);
     let copied = pool.install(|| {
         let mut reader = match engine.codec() {
@@ -290,14 +284,14 @@ fn from_the_start(
 }
 
 /// Passes on the bytes of ascending ranges.
-struct Window<'a, K> {
-    /// Where the next span starts in the content.
+struct RangeFilter<'a, K> {
+    /// The offset of the next span in the content.
     at: u64,
     ranges: Vec<Range<u64>>,
     sink: &'a mut K,
 }
 
-impl<K: Sink> Window<'_, K> {
+impl<K: Sink> RangeFilter<'_, K> {
     fn push(&mut self, batch: &ContentBatch) -> Result<(), Failure> {
         for span in batch.spans() {
             let (span_start, span_end) = (self.at, self.at + span.len_bytes());

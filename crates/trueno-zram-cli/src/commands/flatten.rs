@@ -14,16 +14,15 @@ use trueno_zram_io::{
 use crate::args::{Global, compression::CompressionArgs};
 use crate::engine::Engine;
 use crate::failure::Failure;
-use crate::files;
 use crate::files::{
+    self,
     delta::BasesArgs,
     needed_files::{self, NeededFiles},
     restore::input_failure,
 };
 use crate::print::{
-    json,
     progress::Progress,
-    report::{self, Report},
+    report::{self, FileReport},
 };
 
 /// Make a standard archive of a delta.
@@ -101,17 +100,11 @@ impl PageSource for ArchiveSource {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
-    let target =
-        if files::is_stdout(&args.output) { OutputTarget::Stdout } else { OutputTarget::Path(args.output.clone()) };
-    if global.json && target == OutputTarget::Stdout {
-        return Err(report::json_needs_stdout());
-    }
+    let target = files::single_target(&args.output, global)?;
     if global.json {
         needed_files::check_stdout(std::slice::from_ref(&args.file), global)?;
     }
-    files::for_each(std::slice::from_ref(&args.file), |path| {
-        json::tracked(global, COMMAND, path, flatten(path, args, global, &target))
-    })
+    files::for_each(std::slice::from_ref(&args.file), COMMAND, global, |path| flatten(path, args, global, &target))
 }
 
 fn flatten(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> Result<(), Failure> {
@@ -136,17 +129,9 @@ fn flatten(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> 
     let Compressed { out, summary, .. } = engine.compress(source, (output, &output_name), options, &progress)?;
     out.finish_with(Some(&input.metadata), &mut |warning| report::warn(global, &output_name, &warning.to_string()))?;
     let time = progress.finish_with_timeline(global);
-    let report = Report {
-        command: COMMAND,
-        file: &name,
-        output: Some(&output_name),
+    let report = FileReport {
         bytes_in: input.len_bytes.unwrap_or(0),
-        bytes_out: summary.archive_len,
-        ratio: report::ratio(summary.content_len, summary.archive_len),
-        pages: summary.pages.into(),
-        seconds: time.as_secs_f64(),
-        backend: engine.name(),
-        threads: engine.threads(),
+        ..FileReport::compressed(COMMAND, (&name, &output_name), &summary, time, &engine)
     };
     let speed = report::gbps(summary.content_len, time);
     let content_len = summary.content_len;

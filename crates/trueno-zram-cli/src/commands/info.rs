@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use crate::args::Global;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::machine::{Gpu, Machine, Measure};
 use crate::print::{
     json::{self, Status},
@@ -26,11 +26,13 @@ pub(crate) struct Args {
 
 /// The result, for scripts.
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct InfoReport<'a> {
     #[serde(flatten)]
     machine: &'a Machine,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_kind: Option<FailureKind>,
 }
 
 /// Runs the command.
@@ -41,11 +43,11 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let failed = machine.gpu.devices.iter().find_map(|gpu| gpu.error.as_ref().filter(|_| args.measure));
     let failure = failed.map(|error| Failure::at("measuring the bandwidth", error));
     if global.json {
-        let (status, error) = match &failure {
-            Some(Failure::Failed(error)) => (Status::Failed, Some(error.as_str())),
-            _ => (Status::Ok, None),
+        let (status, error, error_kind) = match &failure {
+            Some(Failure::Failed { kind, message }) => (Status::Failed, Some(message.as_str()), Some(*kind)),
+            _ => (Status::Ok, None, None),
         };
-        json::print_with(global, "info", status, &Report { machine: &machine, error })?;
+        json::print_with(global, "info", status, &InfoReport { machine: &machine, error, error_kind })?;
     } else {
         stdout::print_lines(&describe(&machine))?;
     }

@@ -18,8 +18,8 @@ use crate::args::Global;
 use crate::commands::inspect_delta::DeltaFindings;
 use crate::engine::Engine;
 use crate::failure::Failure;
-use crate::files;
 use crate::files::{
+    self,
     delta::BasesArgs,
     needed_files::{self, NeededFiles},
     restore::{input_failure, pages_by_index},
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// Treat the files as images even if they are compressed files.
     #[arg(long, conflicts_with = "decode")]
     raw: bool,
-    /// How to draw.
+    /// The style of pictures.
     #[arg(long, value_enum, default_value_t = DrawChoice::Auto)]
     draw: DrawChoice,
     /// List all ranges of a snapshot's address map, not only the largest.
@@ -66,7 +66,7 @@ const PAGES_AT_ONCE: usize = 1024;
 const MIN_CONTENT_LIMIT_BYTES: u64 = 1 << 30;
 const CONTENT_PER_FILE_BYTE: u64 = 255;
 
-/// Which of several files is shown.
+/// The position of a file among those shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     First,
@@ -89,9 +89,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     needed_files::check_stdout(&args.files, global)?;
     let mut engine = Engine::choose(global)?;
     let mut order = Order::First;
-    files::for_each(&args.files, |path| {
-        let shown = inspect(path, args, global, &mut engine, std::mem::replace(&mut order, Order::Later));
-        json::tracked(global, COMMAND, path, shown)
+    files::for_each(&args.files, COMMAND, global, |path| {
+        inspect(path, args, global, &mut engine, std::mem::replace(&mut order, Order::Later))
     })
 }
 
@@ -197,7 +196,7 @@ fn head(file: &File) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// What a file of this format is called if it is no archive.
+/// Returns the name of a file of this format that is not an archive.
 fn frame_format(format: trueno_zram_archive::Format) -> Format {
     match format {
         trueno_zram_archive::Format::Lz4 => Format::Lz4Frame,
@@ -243,13 +242,13 @@ fn of_pipe_archive(
 /// An archive with an index.
 fn of_index(args: &Args, input: &Input, archive: &Archive, engine: &Engine) -> Result<Findings, Failure> {
     let name = &input.name;
-    let failed = |error| archive_failed(name, error);
+    let failed = |error| input_failure(name, error);
     let mut survey = Survey::default();
     survey_index(archive, &mut survey).map_err(failed)?;
-    let map = StoredMap::read(archive).map_err(|e| Failure::at(name, e))?;
+    let map = StoredMap::read(archive).map_err(|e| Failure::damaged(name, e))?;
     let pages = archive.page_count();
     if let Some(map) = &map {
-        map.check_pages(pages).map_err(|e| Failure::at(name, e))?;
+        map.check_pages(pages).map_err(|e| Failure::damaged(name, e))?;
     }
     let mut findings = Findings::new(name, Format::Archive, survey);
     findings.file_bytes = Some(archive.info().archive_len);
@@ -277,7 +276,7 @@ fn survey_content(
     surveyor: &mut Surveyor<'_>,
     batch_pages: usize,
 ) -> Result<(), Failure> {
-    let failed = |error| archive_failed(name, error);
+    let failed = |error| input_failure(name, error);
     let mut room = vec![[0; PAGE_SIZE]; batch_pages];
     let (mut runs, mut run) = (runs.fuse(), 0..0);
     loop {
@@ -354,7 +353,7 @@ fn of_stream(
     let mut reader = FrameReader::new(input);
     let mut batch = ContentBatch::new();
     let (mut data_bytes, mut cut_off) = (0, false);
-    while !cut_off && reader.read_batch(&mut batch).map_err(|e| archive_failed(name, e))? {
+    while !cut_off && reader.read_batch(&mut batch).map_err(|e| input_failure(name, e))? {
         data_bytes += take(&mut surveyor, &batch).map_err(|e| Failure::at(name, e))?;
         let file_bytes = input_len.unwrap_or(reader.summary().input_len);
         cut_off = data_bytes > MIN_CONTENT_LIMIT_BYTES + file_bytes.saturating_mul(CONTENT_PER_FILE_BYTE);
@@ -411,8 +410,4 @@ fn image_findings(name: &str, mut surveyor: Surveyor<'_>) -> Result<Findings, Fa
     surveyor.finish().map_err(|e| Failure::at(name, e))?;
     let (survey, content) = surveyor.into_findings();
     Ok(Findings { content, ..Findings::new(name, Format::Image, survey) })
-}
-
-fn archive_failed(name: &str, error: Error) -> Failure {
-    Failure::at(name, error)
 }

@@ -1,4 +1,4 @@
-//! What `inspect` shows of a delta: where its pages come from.
+//! The findings of `inspect` in a delta: the origins of its pages.
 
 use std::io::{self, Write};
 
@@ -27,7 +27,7 @@ pub(crate) struct DeltaFindings<'a> {
     kinds: PageKinds,
     #[serde(flatten)]
     content_json: ContentJson<'a>,
-    /// What the pages themselves show, if they were read.
+    /// Findings in the pages themselves, if they were read.
     #[serde(skip)]
     content: Option<&'a Content>,
 }

@@ -28,7 +28,7 @@ pub(crate) struct Args {
 
 /// The result, for scripts.
 #[derive(Debug, Serialize)]
-struct Report {
+struct LoadReport {
     file: String,
     bytes_out: u64,
 }
@@ -44,6 +44,6 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let loaded = client.load(&args.export, &mut archive);
     let bytes_out = loaded.map_err(|error| Failure::at(&file, error))?;
     report::say(global, &format!("{file}: {} loaded", quantity::bytes(bytes_out)));
-    json::print(global, "load", &Report { file, bytes_out })?;
+    json::print(global, "load", &LoadReport { file, bytes_out })?;
     Ok(ExitCode::SUCCESS)
 }

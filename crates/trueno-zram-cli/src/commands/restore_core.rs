@@ -15,14 +15,14 @@ use trueno_zram_io::{ArchiveChain, Operation, Output, OutputOptions, OutputTarge
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::files;
 use crate::files::{
+    self,
     delta::BasesArgs,
     needed_files::NeededFiles,
     restore::{input_failure, open_failure},
 };
 use crate::print::{json, quantity, report};
-use crate::process::elf_core::{CoreFile, Part};
+use crate::process::elf_core::{CoreFile, CorePart};
 
 /// Pages restored at a time.
 const COPY_PAGES: usize = 64;
@@ -77,8 +77,8 @@ pub(crate) fn run(options: CoreOptions<'_>, global: &Global) -> Result<ExitCode,
     let mut buffer = vec![[0; PAGE_SIZE]; COPY_PAGES];
     for part in core.parts() {
         match *part {
-            Part::Zeros(len) => written(out.write_zeros(len))?,
-            Part::Pages { first, count } => {
+            CorePart::Zeros(len) => written(out.write_zeros(len))?,
+            CorePart::Pages { first, count } => {
                 copy_pages(&pages, first..first + count, &mut buffer, &name, |pages| {
                     written(out.write_data(pages.as_flattened()))
                 })?;

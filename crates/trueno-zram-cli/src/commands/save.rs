@@ -11,8 +11,7 @@ use trueno_zram_serve::control::{ControlError, ServedFile};
 use crate::args::Global;
 use crate::commands::control;
 use crate::failure::Failure;
-use crate::files;
-use crate::files::needed_files::NeededFiles;
+use crate::files::{self, needed_files::NeededFiles};
 use crate::print::{json, quantity, report};
 
 /// Save what a running `serve` holds to a page archive, as it is at this moment. Requests go on meanwhile.
@@ -37,7 +36,7 @@ pub(crate) struct Args {
 
 /// The result, for scripts.
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct SaveReport<'a> {
     file: &'a str,
     bytes_in: u64,
     bytes_out: u64,
@@ -45,11 +44,7 @@ struct Report<'a> {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
-    let target =
-        if files::is_stdout(&args.file) { OutputTarget::Stdout } else { OutputTarget::Path(args.file.clone()) };
-    if target == OutputTarget::Stdout && global.json {
-        return Err(report::json_needs_stdout());
-    }
+    let target = files::single_target(&args.file, global)?;
     let algorithm = args.algorithm.unwrap_or_else(|| algorithm_of(&args.file));
     check_served_files(args, &target, global)?;
     let client = control::connect(&args.socket)?;
@@ -64,7 +59,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     })?;
     let bytes_out = output.finish(None)?;
     report::say(global, &format!("{name}: {} in {}", quantity::bytes(bytes_in), quantity::bytes(bytes_out)));
-    json::print(global, "save", &Report { file: &name, bytes_in, bytes_out })?;
+    json::print(global, "save", &SaveReport { file: &name, bytes_in, bytes_out })?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::args::Global;
 use crate::checks::{self, Check, Outcome};
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::machine::{Gpus, Measure};
 use crate::print::{
     json::{self, Status},
@@ -30,10 +30,12 @@ pub(crate) struct Args {
 
 /// The result, for scripts.
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct SelftestReport<'a> {
     passed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_kind: Option<FailureKind>,
     seconds: f64,
     gpu_left_out: Option<&'a str>,
     checks: &'a [Outcome],
@@ -67,9 +69,10 @@ fn run_checks(chosen: Vec<Check>, no_gpu: Option<&str>, global: &Global) -> Resu
     let passed = outcomes.iter().all(|outcome| outcome.passed);
     let took = begun.elapsed();
     if global.json {
-        let report = Report {
+        let report = SelftestReport {
             passed,
             error: (!passed).then(|| verdict(&outcomes, took)),
+            error_kind: (!passed).then_some(FailureKind::Other),
             seconds: took.as_secs_f64(),
             gpu_left_out: no_gpu,
             checks: &outcomes,

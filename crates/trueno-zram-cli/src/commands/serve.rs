@@ -102,7 +102,7 @@ pub(crate) struct Args {
     keeper: Option<PathBuf>,
 }
 
-/// What is served, for scripts: printed once clients can connect.
+/// The addresses of a server, for scripts: printed once clients can connect.
 #[derive(Debug, Serialize)]
 struct Ready {
     size_bytes: u64,
@@ -141,7 +141,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let base = match base {
         Some(base) if is_read_only => {
             let export = Arc::new(ArchiveExport::new(base.archive));
-            return serve(args, global, Served { export, attached: false, store: None });
+            return serve(args, global, ServedDevice { export, attached: false, store: None });
         }
         base => base,
     };
@@ -161,7 +161,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let _maintenance = start_maintenance(&store, args, global)?;
     let export = Arc::new(StoreExport::new(Arc::clone(&store)));
     let store = ServedStore::new(&args.name, store).with_files(&files);
-    serve(args, global, Served { export, attached, store: Some(store) })
+    serve(args, global, ServedDevice { export, attached, store: Some(store) })
 }
 
 /// An archive that is served as it is has no memory to configure.
@@ -198,18 +198,18 @@ fn store_failed(error: trueno_zram_store::Error) -> Failure {
     Failure::at("the store", describe(&error))
 }
 
-/// What is served.
-struct Served {
+/// A device to serve.
+struct ServedDevice {
     export: Arc<dyn Export>,
-    /// Whether the memory was there before.
+    /// `true` if the memory was kept from an earlier server.
     attached: bool,
-    /// What `stat`, `save` and `load` work on.
+    /// The store for `stat`, `save` and `load`.
     store: Option<ServedStore>,
 }
 
 /// Serves an export on all sockets that the arguments name. Never returns but for an error.
-fn serve(args: &Args, global: &Global, served: Served) -> Result<ExitCode, Failure> {
-    let Served { export, attached, store } = served;
+fn serve(args: &Args, global: &Global, served: ServedDevice) -> Result<ExitCode, Failure> {
+    let ServedDevice { export, attached, store } = served;
     let mut servers = Vec::new();
     for endpoint in &args.nbd {
         let exports = Exports::new().with(&args.name, Arc::clone(&export));

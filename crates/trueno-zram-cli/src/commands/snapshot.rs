@@ -12,13 +12,11 @@ use trueno_zram_archive::address_map::{self, AddressMap, Consistency, PageState}
 use trueno_zram_archive::process_state::{self as state_section, ProcessState};
 use trueno_zram_archive::{DeltaSummary, Format, WriteOptions, WriteSummary};
 use trueno_zram_core::{PAGE_SIZE, Page, PageStats};
-use trueno_zram_io::{
-    ArchiveOutput, Base, Claim, ClaimedRange, Output, OutputOptions, OutputTarget, PageSource, Spool,
-};
+use trueno_zram_io::{ArchiveOutput, Base, Claim, ClaimedRange, Output, OutputOptions, PageSource, Spool};
 
 use crate::args::{Global, compression::CompressionArgs, parse_whole};
 use crate::engine::Engine;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::files;
 use crate::files::delta::{self, CheckBase, OpenBase, Origins};
 use crate::print::{json, messages, progress::Stages, quantity, report};
@@ -71,7 +69,7 @@ pub(crate) struct Args {
 
 /// The result of a snapshot.
 #[derive(Debug, Serialize)]
-struct Report {
+struct SnapshotReport {
     pid: u32,
     process: String,
     output: String,
@@ -106,7 +104,7 @@ struct ProcessSource<'scope> {
     window: Option<(Arc<Vec<Page>>, usize)>,
     /// The address map, without its mappings until the end.
     map: AddressMap,
-    /// What is known once all is read.
+    /// The results of reading, once all is read.
     read: Option<ReadProcess>,
     /// Its registers and mapped files, if it was stopped.
     state: Option<ProcessState>,
@@ -173,11 +171,7 @@ impl PageSource for ProcessSource<'_> {
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let begun = Instant::now();
-    let target =
-        if files::is_stdout(&args.output) { OutputTarget::Stdout } else { OutputTarget::Path(args.output.clone()) };
-    if global.json && target == OutputTarget::Stdout {
-        return Err(report::json_needs_stdout());
-    }
+    let target = files::single_target(&args.output, global)?;
     let page_bytes = rustix::param::page_size();
     if page_bytes != PAGE_SIZE {
         return Err(failed(ProcessError::PageSize { bytes: page_bytes }));
@@ -222,7 +216,10 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
             (source, summary, origins)
         };
         output.finish_with(None, &mut |warning| report::warn(global, &name, &warning.to_string()))?;
-        Ok::<_, Failure>(Report { origins, ..Report::new(&source, &summary, &engine, name, begun.elapsed()) })
+        Ok::<_, Failure>(SnapshotReport {
+            origins,
+            ..SnapshotReport::new(&source, &summary, &engine, name, begun.elapsed())
+        })
     })?;
     report.print(global)?;
     timeline.print(global);
@@ -257,10 +254,16 @@ impl Compressing<'_> {
 }
 
 fn failed(error: ProcessError) -> Failure {
-    Failure::Failed(error.to_string())
+    let kind = match &error {
+        ProcessError::NotThere { .. } | ProcessError::Ended { .. } | ProcessError::Gone { .. } => FailureKind::NotFound,
+        ProcessError::NoRight { .. } | ProcessError::NoRightToStop { .. } => FailureKind::PermissionDenied,
+        ProcessError::Io { error, .. } => error.into(),
+        _ => FailureKind::Other,
+    };
+    Failure::new(kind, error)
 }
 
-impl Report {
+impl SnapshotReport {
     fn new(
         source: &ProcessSource<'_>,
         summary: &WriteSummary,

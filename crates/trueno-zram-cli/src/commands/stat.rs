@@ -26,7 +26,7 @@ pub(crate) struct Args {
 
 /// The result, for scripts.
 #[derive(Debug, Serialize)]
-struct Report {
+struct StatReport {
     exports: Vec<ExportStat>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         let client = control::connect(&args.socket)?;
         let exports = client.stat().map_err(|error| Failure::at(args.socket.display(), error))?;
         if global.json {
-            json::print(global, "stat", &Report { exports })?;
+            json::print(global, "stat", &StatReport { exports })?;
         } else {
             stdout::print_lines(&table(&exports))?;
         }

@@ -10,16 +10,15 @@ use trueno_zram_io::{Discard, Input};
 use crate::args::Global;
 use crate::engine::Engine;
 use crate::failure::Failure;
-use crate::files;
 use crate::files::{
+    self,
     delta::BasesArgs,
     needed_files::{self, NeededFiles},
     restore,
 };
 use crate::print::{
-    json,
     progress::Progress,
-    report::{self, Report},
+    report::{self, FileReport},
 };
 
 /// Arguments of `test`.
@@ -39,7 +38,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     }
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
-    files::for_each(&args.files, |path| json::tracked(global, "test", path, test(path, args, global, &mut engine)))
+    files::for_each(&args.files, "test", global, |path| test(path, args, global, &mut engine))
 }
 
 fn test(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Result<(), Failure> {
@@ -55,9 +54,9 @@ fn test(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Resul
     let time = progress.finish_with_timeline(global);
     // The content is complete, but `extract` would read wrong pages.
     if let IndexVerdict::Disagrees(reason) = &summary.index {
-        return Err(Failure::at(&input.name, format!("the index does not describe the content: {reason}")));
+        return Err(Failure::damaged(&input.name, format!("the index does not describe the content: {reason}")));
     }
-    say_ok(global, &Report::restored("test", (&input.name, None), &summary, time, engine), time)
+    say_ok(global, &FileReport::restored("test", (&input.name, None), &summary, time, engine), time)
 }
 
 /// Reads every page of a delta, and compares it with its hash.
@@ -67,11 +66,11 @@ fn test_delta(input: &Input, archive: &PageArchive, global: &Global, engine: &En
     let time = progress.finish_with_timeline(global);
     let delta = archive.as_delta().expect("opened as a delta");
     let bytes_in = input.len_bytes.unwrap_or(0);
-    say_ok(global, &Report::restored_delta("test", (&input.name, None), delta, bytes_in, time, engine), time)
+    say_ok(global, &FileReport::restored_delta("test", (&input.name, None), delta, bytes_in, time, engine), time)
 }
 
-fn say_ok(global: &Global, report: &Report<'_>, time: Duration) -> Result<(), Failure> {
-    let &Report { file, bytes_out, ratio, .. } = report;
+fn say_ok(global: &Global, report: &FileReport<'_>, time: Duration) -> Result<(), Failure> {
+    let &FileReport { file, bytes_out, ratio, .. } = report;
     let line = if bytes_out == 0 {
         format!("{file}: OK, empty")
     } else {

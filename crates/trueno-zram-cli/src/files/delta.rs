@@ -12,7 +12,7 @@ use trueno_zram_io::{ArchiveChain, ArchiveOpener, Base, Discard, Input, MappedFi
 
 use crate::args::{Backend, Global};
 use crate::engine::Engine;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::files::{
     needed_files::NeededFiles,
     restore::{input_failure, open_failure},
@@ -22,7 +22,7 @@ use crate::print::{quantity, report};
 /// The usual ending of a delta's name, without the dot.
 pub(crate) const EXTENSION: &str = "tzd";
 
-/// Where the bases of a delta are.
+/// The paths of a delta's bases.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct BasesArgs {
     /// For a delta: look here first for the archives that it needs, in case they have moved. Can be repeated.
@@ -31,12 +31,12 @@ pub(crate) struct BasesArgs {
 }
 
 impl BasesArgs {
-    /// What opens archives and deltas.
+    /// Returns an opener of archives and deltas.
     pub(crate) fn opener(&self) -> ArchiveOpener {
         ArchiveOpener::new().with_bases(&self.bases)
     }
 
-    /// What opens archives and deltas whose pages are read one by one, when they are needed.
+    /// Returns an opener of archives and deltas whose pages are read one by one, when they are needed.
     pub(crate) fn lazy_opener(&self) -> ArchiveOpener {
         self.opener().with_file_reader(|file| Arc::new(MappedFile::new(file)))
     }
@@ -53,7 +53,7 @@ impl BasesArgs {
     }
 }
 
-/// Whether an input is a delta, as far as that can be seen.
+/// Returns `true` if an input is known to be a delta.
 pub(crate) fn is_delta(input: &Input) -> bool {
     let mut start = [0; 8];
     let starts = input.seekable().is_some_and(|file| file.read_exact_at(&mut start, 0).is_ok());
@@ -110,7 +110,10 @@ impl OpenBase {
         let record = archive.record(path.as_os_str().as_bytes()).map_err(|error| match error {
             Error::ChainTooLong { max_deltas } => {
                 let problem = format!("it ends a chain of {max_deltas} deltas, the longest that can be read");
-                Failure::at(&name, format!("{problem}; `trueno-zram flatten` makes a standard archive of it"))
+                Failure::new(
+                    FailureKind::Base,
+                    format_args!("{name}: {problem}; `trueno-zram flatten` makes a standard archive of it"),
+                )
             }
             error => failed(error),
         })?;
@@ -122,7 +125,7 @@ impl OpenBase {
                 let checked = checked.map_err(|error| match error {
                     Error::StatedHash { .. } => {
                         let problem = "a delta of it could not be restored; compress its image again";
-                        Failure::at(&name, format!("{error}; {problem}"))
+                        Failure::damaged(&name, format_args!("{error}; {problem}"))
                     }
                     error => failed(error),
                 })?;
@@ -148,7 +151,7 @@ impl OpenBase {
         NeededFiles::of_base(&self.chain.files)
     }
 
-    /// What a delta at `target` is made from.
+    /// Returns the base of a delta at `target`.
     pub(crate) fn for_target(&self, target: &OutputTarget) -> Base<'_> {
         let path = recorded_path(&self.path, target).as_os_str().as_bytes().to_vec();
         Base { record: BaseRecord { path, ..self.record.clone() }, hashes: &self.hashes }

@@ -13,15 +13,20 @@ use crate::files::{needed_files::NeededFiles, restore};
 use crate::print::{
     messages,
     progress::Progress,
-    report::{self, Report},
+    report::{self, FileReport},
 };
 use crate::signals::{self, ActionId};
 
-/// What a file is filled with: an input, with its bases if it is a delta.
-pub(crate) type Source<'a> = (&'a Input, Option<&'a ArchiveChain>);
+/// The content for a file: an input, with its bases if it is a delta.
+pub(crate) type InputWithBases<'a> = (&'a Input, Option<&'a ArchiveChain>);
 
 /// Fills the file at `path`, and reports it as `decompress` does.
-pub(crate) fn fill_file(source: Source<'_>, path: &Path, engine: &mut Engine, global: &Global) -> Result<(), Failure> {
+pub(crate) fn fill_file(
+    source: InputWithBases<'_>,
+    path: &Path,
+    engine: &mut Engine,
+    global: &Global,
+) -> Result<(), Failure> {
     let name = path.display().to_string();
     let file = File::options().read(true).write(true).open(path).map_err(|error| Failure::io(&name, &error))?;
     let report = fill(source, file, &name, engine, global)?;
@@ -32,12 +37,12 @@ pub(crate) fn fill_file(source: Source<'_>, path: &Path, engine: &mut Engine, gl
 
 /// Fills an open file.
 pub(crate) fn fill<'a>(
-    (input, chain): Source<'a>,
+    (input, chain): InputWithBases<'a>,
     file: File,
     name: &'a str,
     engine: &mut Engine,
     global: &Global,
-) -> Result<Report<'a>, Failure> {
+) -> Result<FileReport<'a>, Failure> {
     if let Some(failure) = restore::not_compressed(input) {
         return Err(failure);
     }
@@ -71,7 +76,7 @@ pub(crate) fn fill<'a>(
     Ok(restored.report(input, name, time, engine))
 }
 
-/// Says what a signal leaves while a file is filled: other threads still write, so the content cannot be dropped.
+/// Prints that the file is partly filled if a signal ends the process: other threads still write, so the content cannot be dropped.
 struct SayPartlyFilled(ActionId);
 
 impl SayPartlyFilled {

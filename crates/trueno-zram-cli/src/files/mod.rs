@@ -17,8 +17,8 @@ use trueno_zram_archive::Format;
 use trueno_zram_io::{Input, OpenForWriting, OutputTarget, Refusal, ReservedInput};
 
 use crate::args::Global;
-use crate::failure::Failure;
-use crate::print::report;
+use crate::failure::{Failure, FailureKind};
+use crate::print::{json, report};
 
 /// The suffixes of compressed files.
 const SUFFIXES: [&str; 3] = [".lz4", ".zst", ".tzd"];
@@ -53,12 +53,12 @@ pub(crate) struct FileArgs {
     pub(crate) keep: bool,
     /// Whose options messages name.
     #[arg(skip)]
-    options: Options,
+    options: OptionNames,
 }
 
 /// The options that a command has for its outputs and inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Options {
+enum OptionNames {
     /// Those of [`FileArgs`].
     #[default]
     Files,
@@ -69,15 +69,18 @@ enum Options {
 impl FileArgs {
     /// Files whose outputs lie beside them, and which are then removed, for a command whose only option for that is `--keep`.
     pub(crate) fn beside(files: Vec<PathBuf>, keep: bool) -> Self {
-        let options = Options::Keep;
+        let options = OptionNames::Keep;
         Self { files, output: None, output_dir: None, stdout: false, force: false, rm: !keep, keep, options }
     }
 
     /// The failure of an output, with the option that helps.
     pub(crate) fn output_failure(&self, error: trueno_zram_io::Error) -> Failure {
         match &error {
-            trueno_zram_io::Error::Refused { refusal: Refusal::Exists, .. } if self.options == Options::Keep => {
-                Failure::Failed(format!("{error}; remove the one of the two files that is not wanted"))
+            trueno_zram_io::Error::Refused { refusal: Refusal::Exists, .. } if self.options == OptionNames::Keep => {
+                Failure::new(
+                    FailureKind::Exists,
+                    format_args!("{error}; remove the one of the two files that is not wanted"),
+                )
             }
             _ => error.into(),
         }
@@ -89,17 +92,17 @@ impl FileArgs {
             return Ok(Removal(None));
         }
         let cause = match self.options {
-            Options::Files => "--rm would",
-            Options::Keep => "without --keep, this would",
+            OptionNames::Files => "--rm would",
+            OptionNames::Keep => "without --keep, this would",
         };
         if fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink()) {
-            return Err(Failure::at(&input.name, format!("is a symlink; {cause} remove it and not the file")));
+            return Err(Failure::refused(&input.name, format!("is a symlink; {cause} remove it and not the file")));
         }
         if !input.metadata.is_file() {
-            return Err(Failure::at(&input.name, format!("is not a regular file; {cause} not remove it")));
+            return Err(Failure::refused(&input.name, format!("is not a regular file; {cause} not remove it")));
         }
         let reserved = ReservedInput::new(input.file())
-            .map_err(|reason| Failure::at(&input.name, format!("{reason}; {cause} lose what is written to it")))?;
+            .map_err(|reason| Failure::refused(&input.name, format!("{reason}; {cause} lose what is written to it")))?;
         Ok(Removal(Some(Removed { path, source: input.metadata.clone(), reserved })))
     }
 
@@ -133,22 +136,22 @@ impl FileArgs {
         let inputs: BTreeSet<PathBuf> = self.files.iter().filter_map(|file| fs::canonicalize(file).ok()).collect();
         let mut outputs = BTreeMap::new();
         for input in &self.files {
-            // What is wrong with a single file is reported when its turn comes.
+            // Problems of a single file are reported when its turn comes.
             let Ok(OutputTarget::Path(path)) = self.target(input, &derive) else { continue };
             let place = resolved(&path);
             if inputs.contains(&place) {
                 let problem = format!("is an input, and the output of {} at the same time", input.display());
-                return Err(Failure::at(path.display().to_string(), problem));
+                return Err(Failure::refused(path.display(), problem));
             }
             if let Some(first) = outputs.insert(place, input) {
                 let problem = format!("is the output of both {} and {}", first.display(), input.display());
-                return Err(Failure::at(path.display().to_string(), problem));
+                return Err(Failure::refused(path.display(), problem));
             }
         }
         Ok(())
     }
 
-    /// Where the output of `input` goes; `derive` names it after its input.
+    /// Returns the target of the output of `input`; `derive` names it after its input.
     pub(crate) fn target(
         &self,
         input: &Path,
@@ -166,6 +169,15 @@ impl FileArgs {
                 Ok(OutputTarget::Path(moved.unwrap_or(path)))
             }
         }
+    }
+}
+
+/// Returns the target of a command with one output. Data and JSON cannot share standard output.
+pub(crate) fn single_target(output: &Path, global: &Global) -> Result<OutputTarget, Failure> {
+    match is_stdout(output) {
+        true if global.json => Err(report::json_needs_stdout()),
+        true => Ok(OutputTarget::Stdout),
+        false => Ok(OutputTarget::Path(output.to_owned())),
     }
 }
 
@@ -190,16 +202,18 @@ pub(crate) fn inputs(files: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     Ok(vec![PathBuf::from(DASH)])
 }
 
-/// Runs `work` on all files. One that fails is reported and the others follow; the exit code is then 1.
+/// Runs the work of `command` on all files. One that fails is reported and the others follow; the exit code is then 1.
 pub(crate) fn for_each(
     files: &[PathBuf],
+    command: &str,
+    global: &Global,
     mut work: impl FnMut(&Path) -> Result<(), Failure>,
 ) -> Result<ExitCode, Failure> {
     let mut code = None;
     for file in inputs(files)? {
-        match work(&file) {
+        match json::tracked(global, command, &file, work(&file)) {
             Ok(()) => {}
-            Err(failure @ Failure::Failed(_)) => code = Some(failure.report()),
+            Err(failure @ Failure::Failed { .. }) => code = Some(failure.report()),
             // Nothing more can be written. An earlier failure still shows in the exit code.
             Err(Failure::BrokenPipe) if code.is_some() => break,
             Err(failure) => return Err(failure),
@@ -229,28 +243,32 @@ impl Removal<'_> {
         let there = fs::symlink_metadata(path).map_err(failed)?;
         let identity = |file: &Metadata| (file.dev(), file.ino(), file.len(), file.mtime(), file.mtime_nsec());
         if identity(&there) != identity(&source) {
-            return Err(Failure::at(path.display(), "was changed or replaced while it was read; it is not removed"));
+            return Err(Failure::refused(
+                path.display(),
+                "was changed or replaced while it was read; it is not removed",
+            ));
         }
-        let kept =
-            |OpenForWriting| Failure::at(path.display(), "was opened for writing while it was read; it is not removed");
+        let kept = |OpenForWriting| {
+            Failure::refused(path.display(), "was opened for writing while it was read; it is not removed")
+        };
         reserved.check().map_err(kept)?;
         fs::remove_file(path).map_err(failed)
     }
 }
 
-/// Whether a path means standard input: `-`, or a name that the system has for it. Opened by such a name, a file would be
+/// Returns `true` if a path means standard input: `-`, or a name that the system has for it. Opened by such a name, a file would be
 /// read from its start, wherever its descriptor stands.
 pub(crate) fn is_stdin(path: &Path) -> bool {
     let names = [DASH, "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"];
     names.iter().any(|name| path.as_os_str() == *name)
 }
 
-/// What the system says about an input.
+/// Returns the metadata of an input.
 pub(crate) fn metadata(path: &Path) -> io::Result<Metadata> {
     if is_stdin(path) { File::from(io::stdin().as_fd().try_clone_to_owned()?).metadata() } else { fs::metadata(path) }
 }
 
-/// Whether a path means standard output: `-`, or a name that the system has for it. By such a name, the file that standard
+/// Returns `true` if a path means standard output: `-`, or a name that the system has for it. By such a name, the file that standard
 /// output leads to would be replaced, and nothing written to standard output.
 pub(crate) fn is_stdout(path: &Path) -> bool {
     let names = [DASH, "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];
@@ -265,7 +283,7 @@ pub(crate) fn compressed_name(input: &Path, format: Format) -> PathBuf {
     name.into()
 }
 
-/// Whether a file's name is that of a compressed one.
+/// Returns `true` if a file's name is that of a compressed file.
 pub(crate) fn has_suffix(name: &[u8]) -> bool {
     SUFFIXES.iter().any(|suffix| name.ends_with(suffix.as_bytes()))
 }
@@ -299,19 +317,19 @@ mod tests {
         removal(true).unwrap().complete().unwrap();
         let read = removal(false).unwrap();
         fs::rename(&other, &path).unwrap();
-        assert!(matches!(read.complete(), Err(Failure::Failed(_))), "another file has its name");
+        assert!(matches!(read.complete(), Err(Failure::Failed { .. })), "another file has its name");
         let read = removal(false).unwrap();
         if read.0.as_ref().is_some_and(|read| read.reserved.is_leased()) {
             let flag = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
             File::options().write(true).custom_flags(flag).open(&path).unwrap_err();
-            assert!(matches!(read.complete(), Err(Failure::Failed(_))), "somebody wants to write to it");
+            assert!(matches!(read.complete(), Err(Failure::Failed { .. })), "somebody wants to write to it");
         }
-        // Where there are no leases, as in /proc.
+        // A file system without leases: /proc.
         let reserved = ReservedInput::new(&File::open("/proc/self/status").unwrap()).unwrap();
         let source = fs::metadata(&path).unwrap();
         fs::write(&path, b"longer than before").unwrap();
         let read = Removal(Some(Removed { path: &path, source, reserved }));
-        assert!(matches!(read.complete(), Err(Failure::Failed(_))), "it was written to");
+        assert!(matches!(read.complete(), Err(Failure::Failed { .. })), "it was written to");
         assert_eq!(fs::read(&path).unwrap(), b"longer than before");
         removal(false).unwrap().complete().unwrap();
         assert!(!path.exists());

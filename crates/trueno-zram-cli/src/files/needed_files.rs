@@ -17,7 +17,7 @@ use crate::files;
 pub(crate) struct NeededFiles<'a> {
     /// The file that needs those behind it comes first.
     files: &'a [ChainFile],
-    /// What the first file is.
+    /// The role of the first file.
     first: &'static str,
 }
 
@@ -57,7 +57,7 @@ impl<'a> NeededFiles<'a> {
     /// Refuses an output that is open already.
     pub(crate) fn check_open(self, output: &Metadata, name: impl fmt::Display) -> Result<(), Failure> {
         match self.role_of(output) {
-            Some(role) => Err(Failure::Failed(hit(name, role))),
+            Some(role) => Err(Failure::refused(name, hit(role))),
             None => Ok(()),
         }
     }
@@ -65,7 +65,7 @@ impl<'a> NeededFiles<'a> {
     /// Refuses standard output that leads to one of the files.
     pub(crate) fn check_stdout(self, global: &Global) -> Result<(), Failure> {
         match stdout_file_metadata().and_then(|there| self.role_of(&there)) {
-            Some(role) => Err(stdout_failure(global, hit(STANDARD_OUTPUT, role))),
+            Some(role) => Err(stdout_failure(global, hit(role))),
             None => Ok(()),
         }
     }
@@ -73,12 +73,12 @@ impl<'a> NeededFiles<'a> {
     /// Refuses to remove one of the files.
     pub(crate) fn check_removal(self, source: &Path) -> Result<(), Failure> {
         match fs::metadata(source).ok().and_then(|there| self.role_of(&there)) {
-            Some(role) => Err(Failure::at(source.display(), format!("is {role}; leave out --rm"))),
+            Some(role) => Err(Failure::refused(source.display(), format!("is {role}; leave out --rm"))),
             None => Ok(()),
         }
     }
 
-    /// What a file is needed for; none if it is not.
+    /// Returns the role of a file; `None` if it is not needed.
     fn role_of(self, file: &Metadata) -> Option<String> {
         let (id, first) = (FileId::of(file), self.first);
         match self.files.iter().position(|needed| needed.id == id)? {
@@ -89,19 +89,23 @@ impl<'a> NeededFiles<'a> {
 }
 
 /// The message for an output that is a file with this role.
-fn hit(output: impl fmt::Display, role: impl fmt::Display) -> String {
-    format!("{output}: is {role}; it cannot be the output too")
+fn hit(role: impl fmt::Display) -> String {
+    format!("is {role}; it cannot be the output too")
 }
 
 /// The failure of standard output that cannot be used. With `--json` it is one of usage, which is not printed there.
-fn stdout_failure(global: &Global, message: String) -> Failure {
-    if global.json { Failure::Usage(message) } else { Failure::Failed(message) }
+fn stdout_failure(global: &Global, problem: String) -> Failure {
+    if global.json {
+        Failure::usage(format_args!("{STANDARD_OUTPUT}: {problem}"))
+    } else {
+        Failure::refused(STANDARD_OUTPUT, problem)
+    }
 }
 
 /// Refuses standard output that leads to one of the inputs, for a command that writes or prints to it.
 pub(crate) fn check_stdout(inputs: &[PathBuf], global: &Global) -> Result<(), Failure> {
     match stdout_file_metadata() {
-        Some(there) if is_input(&there, inputs) => Err(stdout_failure(global, hit(STANDARD_OUTPUT, "the input"))),
+        Some(there) if is_input(&there, inputs) => Err(stdout_failure(global, hit("the input"))),
         _ => Ok(()),
     }
 }
@@ -109,7 +113,7 @@ pub(crate) fn check_stdout(inputs: &[PathBuf], global: &Global) -> Result<(), Fa
 /// Refuses an output at `path` that would replace one of the inputs.
 pub(crate) fn check_inputs(path: &Path, inputs: &[PathBuf]) -> Result<(), Failure> {
     match fs::metadata(path) {
-        Ok(there) if is_input(&there, inputs) => Err(Failure::Failed(hit(path.display(), "the input"))),
+        Ok(there) if is_input(&there, inputs) => Err(Failure::refused(path.display(), hit("the input"))),
         _ => Ok(()),
     }
 }
@@ -126,13 +130,13 @@ pub(crate) struct InputChains {
 }
 
 impl InputChains {
-    /// Looks at all inputs of a run that has several. What is wrong with a single one is reported when its turn comes.
+    /// Looks at all inputs of a run that has several. Problems of a single one are reported when its turn comes.
     pub(crate) fn of(inputs: &[PathBuf], opener: &ArchiveOpener) -> Self {
         if inputs.len() < 2 {
             return Self::default();
         }
         let chain = |input: &PathBuf| {
-            // Whoever writes to a pipe must not see it opened and closed.
+            // The writer of a pipe must not see it opened and closed.
             fs::metadata(input).ok().filter(Metadata::is_file)?;
             let ArchiveChain { files, .. } = opener.open_chain(input).ok().flatten()?;
             (files.len() > 1).then(|| (input.clone(), files))
@@ -147,11 +151,10 @@ impl InputChains {
             Some(format!("is a base of {}; it cannot be an output too", input.display()))
         };
         if *target == OutputTarget::Stdout || global.json {
-            let problem = hit(stdout_file_metadata()).map(|problem| format!("{STANDARD_OUTPUT}: {problem}"));
-            problem.map_or(Ok(()), |problem| Err(stdout_failure(global, problem)))?;
+            hit(stdout_file_metadata()).map_or(Ok(()), |problem| Err(stdout_failure(global, problem)))?;
         }
         let OutputTarget::Path(path) = target else { return Ok(()) };
-        hit(fs::metadata(path).ok()).map_or(Ok(()), |problem| Err(Failure::at(path.display(), problem)))
+        hit(fs::metadata(path).ok()).map_or(Ok(()), |problem| Err(Failure::refused(path.display(), problem)))
     }
 
     /// Refuses to remove a file that another input, which is still there, needs.
@@ -159,7 +162,7 @@ impl InputChains {
         match self.needing(metadata).find(|input| input.exists()) {
             Some(input) => {
                 let problem = format!("is a base of {}, which is read from it; restore that first", input.display());
-                Err(Failure::at(source.display(), problem))
+                Err(Failure::refused(source.display(), problem))
             }
             None => Ok(()),
         }

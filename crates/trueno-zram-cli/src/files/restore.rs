@@ -10,7 +10,7 @@ use crate::args::Global;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files::delta;
-use crate::print::{messages, progress::Progress, report::Report};
+use crate::print::{messages, progress::Progress, report::FileReport};
 
 /// Decodes all of `input` into `sink`. The caller judges the index.
 pub(crate) fn restore(
@@ -32,7 +32,7 @@ pub(crate) fn restore(
     Ok(summary)
 }
 
-/// What was restored as a whole.
+/// An input that was restored as a whole.
 pub(crate) enum Restored<'a> {
     /// A compressed file, by its groups or as a stream.
     File(Box<ReadSummary>),
@@ -64,12 +64,18 @@ pub(crate) fn restore_whole<'a>(
 
 impl Restored<'_> {
     /// The report of `decompress` on an input that was restored into `output`.
-    pub(crate) fn report<'a>(&self, input: &'a Input, output: &'a str, time: Duration, engine: &Engine) -> Report<'a> {
+    pub(crate) fn report<'a>(
+        &self,
+        input: &'a Input,
+        output: &'a str,
+        time: Duration,
+        engine: &Engine,
+    ) -> FileReport<'a> {
         let names = (&input.name[..], Some(output));
         match self {
-            Self::File(summary) => Report::restored("decompress", names, summary, time, engine),
+            Self::File(summary) => FileReport::restored("decompress", names, summary, time, engine),
             Self::Delta(delta) => {
-                Report::restored_delta("decompress", names, delta, input.len_bytes.unwrap_or(0), time, engine)
+                FileReport::restored_delta("decompress", names, delta, input.len_bytes.unwrap_or(0), time, engine)
             }
         }
     }
@@ -89,7 +95,7 @@ pub(crate) fn salvage(
     Ok((content_len, damage))
 }
 
-/// What the input was made of, for `-v`.
+/// Describes the frames, pages and index of the input, for `-v`.
 fn description(summary: &ReadSummary) -> String {
     let index = match &summary.index {
         IndexVerdict::Absent => "no index",
@@ -126,7 +132,7 @@ pub(crate) fn open_failure(name: &str, error: Error) -> Failure {
     }
 }
 
-/// What to say of an input that is not a compressed file; none if it is one, or if that cannot be seen.
+/// Returns the failure of an input that is not a compressed file; `None` if it is one, or if its start cannot be read.
 pub(crate) fn not_compressed(input: &Input) -> Option<Failure> {
     let magic = magic_of(input).filter(|_| !delta::is_delta(input))?;
     Format::of_magic(magic).is_none().then(|| input_failure(&input.name, Error::NotCompressed { magic }))

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::Memory;
+use super::SystemMemory;
 
-impl Memory {
+impl SystemMemory {
     /// Returns the memory that this process can have, if that is known: that of the machine, below the limits of all its
     /// control groups.
     pub(crate) fn room() -> Option<Self> {
@@ -78,7 +78,7 @@ const VERSION_1: Version = Version {
 };
 
 /// The memory of the control groups of a process and of their parents, of those that have a limit.
-fn in_control_groups(process: &Path) -> Vec<Memory> {
+fn in_control_groups(process: &Path) -> Vec<SystemMemory> {
     let groups = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
     let mounts = fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
     let in_line = |line: &str| {
@@ -120,14 +120,14 @@ impl Mount {
 }
 
 /// The memory of a group and its parents, up to the one that is mounted.
-fn up_to_mount(mount: &Mount, path: &str, version: &Version) -> Vec<Memory> {
+fn up_to_mount(mount: &Mount, path: &str, version: &Version) -> Vec<SystemMemory> {
     // A group that is not below the mount cannot be seen from here; what is mounted then contains it.
     let below = Path::new(path).strip_prefix(&mount.root).unwrap_or(Path::new(""));
     below.ancestors().filter_map(|below| group_memory(&mount.point.join(below), version)).collect()
 }
 
 /// The memory of a group; none if it has no limit.
-fn group_memory(group: &Path, version: &Version) -> Option<Memory> {
+fn group_memory(group: &Path, version: &Version) -> Option<SystemMemory> {
     let number = |name: &str| fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
     // No limit is the word `max`.
     let total_bytes = version.limits.iter().filter_map(|limit| number(limit)).min()?;
@@ -135,7 +135,7 @@ fn group_memory(group: &Path, version: &Version) -> Option<Memory> {
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
     let reclaimable = stat.lines().find_map(|line| line.strip_prefix(version.reclaimable)?.trim().parse::<u64>().ok());
     let used = usage.saturating_sub(reclaimable.unwrap_or(0));
-    Some(Memory { total_bytes, available_bytes: total_bytes.saturating_sub(used) })
+    Some(SystemMemory { total_bytes, available_bytes: total_bytes.saturating_sub(used) })
 }
 
 #[cfg(test)]
@@ -161,7 +161,7 @@ mod tests {
     }
 
     fn room(proc: &tempfile::TempDir) -> (u64, u64) {
-        let Memory { total_bytes, available_bytes } = Memory::room_in(proc.path()).unwrap();
+        let SystemMemory { total_bytes, available_bytes } = SystemMemory::room_in(proc.path()).unwrap();
         (total_bytes, available_bytes)
     }
 
@@ -192,7 +192,7 @@ mod tests {
         for group in [none.as_slice(), &more, &[]] {
             assert_eq!(room(&proc("0::/unit\n", mount, &[("unit", group)])), (2000 * 1024, 1000 * 1024));
         }
-        assert_eq!(Memory::room_in(Path::new("/does/not/exist")), None);
+        assert_eq!(SystemMemory::room_in(Path::new("/does/not/exist")), None);
     }
 
     #[test]

@@ -21,12 +21,12 @@ pub(crate) struct Machine {
     pub(crate) version: &'static str,
     pub(crate) cpu: Cpu,
     /// `None` if the system does not report it.
-    pub(crate) memory: Option<Memory>,
+    pub(crate) memory: Option<SystemMemory>,
     pub(crate) gpu: Gpus,
     pub(crate) choices: Vec<PlacementRule>,
 }
 
-/// Whether to measure the bandwidth of the bus.
+/// Measurements to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Measure {
     Nothing,
@@ -35,7 +35,7 @@ pub(crate) enum Measure {
 
 /// Memory of the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Memory {
+pub(crate) struct SystemMemory {
     pub(crate) total_bytes: u64,
     pub(crate) available_bytes: u64,
 }
@@ -48,12 +48,12 @@ impl Machine {
             Some(pages) => vec![PlacementRule::of_batch(pages, &gpu)],
             None => PlacementRule::all(&gpu),
         };
-        let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| Memory::parse(&text));
+        let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| SystemMemory::parse(&text));
         Self { version: env!("CARGO_PKG_VERSION"), cpu: Cpu::look(), memory, gpu, choices }
     }
 }
 
-impl Memory {
+impl SystemMemory {
     /// Parses the text of `/proc/meminfo`.
     fn parse(meminfo: &str) -> Option<Self> {
         let kib = |name: &str| {
@@ -66,13 +66,13 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
-    use super::Memory;
+    use super::SystemMemory;
 
     #[test]
     fn memory_is_read_in_kib() {
         let text = "MemTotal:       24737380 kB\nMemFree:          100000 kB\nMemAvailable:   20000000 kB\n";
-        let memory = Memory { total_bytes: 24_737_380 * 1024, available_bytes: 20_000_000 * 1024 };
-        assert_eq!(Memory::parse(text), Some(memory));
-        assert_eq!(Memory::parse("MemTotal: many kB\n"), None);
+        let memory = SystemMemory { total_bytes: 24_737_380 * 1024, available_bytes: 20_000_000 * 1024 };
+        assert_eq!(SystemMemory::parse(text), Some(memory));
+        assert_eq!(SystemMemory::parse("MemTotal: many kB\n"), None);
     }
 }

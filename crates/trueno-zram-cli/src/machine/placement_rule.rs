@@ -1,4 +1,4 @@
-//! Where `--backend auto` sends a batch of pages, and why.
+//! The rules by which `--backend auto` places batches of pages, with their reasons.
 
 use serde::Serialize;
 use trueno_zram_core::Placement;
@@ -16,7 +16,7 @@ pub(crate) struct PlacementRule {
     pub(crate) why: &'static str,
 }
 
-/// Where a batch goes.
+/// The placement of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AutoPlacement {

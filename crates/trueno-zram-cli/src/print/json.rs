@@ -1,4 +1,4 @@
-//! What `--json` prints: one object per result on a line of its own, as docs/JSON.md describes it.
+//! The output of `--json`: one object per result on a line of its own, as docs/JSON.md describes it.
 //!
 //! Objects are written as they are serialized. None is ever held in memory as a tree.
 
@@ -10,13 +10,13 @@ use trueno_zram_archive::address_map::Consistency;
 use trueno_zram_core::PageStats;
 
 use crate::args::Global;
-use crate::failure::Failure;
+use crate::failure::{Failure, FailureKind};
 use crate::print::{printable::PrintableFormatter, stdout};
 
 /// The version of the schema. It changes when a key changes its meaning or disappears, not when one is added.
 pub(crate) const SCHEMA: u32 = 1;
 
-/// Whether the work that an object reports on was done.
+/// The outcome of the work that an object reports on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Status {
@@ -28,7 +28,7 @@ pub(crate) enum Status {
 #[derive(Debug, Serialize)]
 struct Object<'a, T> {
     schema: u32,
-    command: &'static str,
+    command: &'a str,
     status: Status,
     #[serde(flatten)]
     result: &'a T,
@@ -40,6 +40,7 @@ struct FailedResult<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<&'a str>,
     error: &'a str,
+    error_kind: FailureKind,
 }
 
 /// The numbers of pages by kind.
@@ -74,14 +75,14 @@ impl std::fmt::Display for PageKinds {
 }
 
 /// Prints the result of `command`, if `--json` asks for it.
-pub(crate) fn print(global: &Global, command: &'static str, result: &impl Serialize) -> Result<(), Failure> {
+pub(crate) fn print(global: &Global, command: &str, result: &impl Serialize) -> Result<(), Failure> {
     print_with(global, command, Status::Ok, result)
 }
 
 /// Prints the result of `command` with its status, if `--json` asks for it.
 pub(crate) fn print_with(
     global: &Global,
-    command: &'static str,
+    command: &str,
     status: Status,
     result: &impl Serialize,
 ) -> Result<(), Failure> {
@@ -101,21 +102,21 @@ pub(crate) fn refuse(global: &Global, command: &str) -> Result<(), Failure> {
 }
 
 /// Prints that `command` failed as a whole, if `--json` asks for it. Wrong usage prints nothing: no work was begun.
-pub(crate) fn print_failed_run(global: &Global, command: &'static str, failure: &Failure) {
+pub(crate) fn print_failed_run(global: &Global, command: &str, failure: &Failure) {
     print_failure(global, command, None, failure);
 }
 
-fn print_failure(global: &Global, command: &'static str, file: Option<&str>, failure: &Failure) {
-    if let Failure::Failed(error) = failure {
+fn print_failure(global: &Global, command: &str, file: Option<&str>, failure: &Failure) {
+    if let Failure::Failed { kind, message } = failure {
         // If standard output fails as well, the first failure is the one to report.
-        let _ = print_with(global, command, Status::Failed, &FailedResult { file, error });
+        let _ = print_with(global, command, Status::Failed, &FailedResult { file, error: message, error_kind: *kind });
     }
 }
 
 /// Returns the result of `command` for one file, after printing it if it is a failure and `--json` asks for it.
 pub(crate) fn tracked<T>(
     global: &Global,
-    command: &'static str,
+    command: &str,
     file: &Path,
     result: Result<T, Failure>,
 ) -> Result<T, Failure> {
@@ -125,7 +126,7 @@ pub(crate) fn tracked<T>(
     result
 }
 
-/// What messages call the input at `path`.
+/// Returns the name of the input at `path` in messages.
 fn name_of(path: &Path) -> String {
     if path.as_os_str() == "-" { "standard input".to_owned() } else { path.display().to_string() }
 }
@@ -139,7 +140,7 @@ pub(crate) fn consistency(consistency: Consistency) -> &'static str {
 }
 
 /// Writes one object and a line break.
-fn write(mut out: impl Write, command: &'static str, status: Status, result: &impl Serialize) -> io::Result<()> {
+fn write(mut out: impl Write, command: &str, status: Status, result: &impl Serialize) -> io::Result<()> {
     let mut serializer = serde_json::Serializer::with_formatter(&mut out, PrintableFormatter);
     Object { schema: SCHEMA, command, status, result }.serialize(&mut serializer)?;
     out.write_all(b"\n")?;
@@ -165,10 +166,11 @@ mod tests {
             "{\"schema\":1,\"command\":\"test\",\"status\":\"ok\",\
              \"pages\":10,\"zero\":1,\"same_filled\":2,\"lz4\":3,\"zstd\":0,\"raw\":4}\n"
         );
-        let failed = FailedResult { file: Some("a\nb"), error: "a: no" };
+        let failed = FailedResult { file: Some("a\nb"), error: "a: no", error_kind: FailureKind::NoSpace };
         assert_eq!(
             written(Status::Failed, &failed),
-            "{\"schema\":1,\"command\":\"test\",\"status\":\"failed\",\"file\":\"a\\nb\",\"error\":\"a: no\"}\n"
+            "{\"schema\":1,\"command\":\"test\",\"status\":\"failed\",\"file\":\"a\\nb\",\"error\":\"a: no\",\
+             \"error_kind\":\"no_space\"}\n"
         );
     }
 

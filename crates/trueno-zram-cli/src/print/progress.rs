@@ -9,13 +9,13 @@ use trueno_zram_io::{Observer, Stage, Timeline};
 use crate::args::Global;
 use crate::print::{messages, printable::printable};
 
-/// Shorter work needs no bar.
+/// Work that takes less time has no bar.
 const QUIET_MS: u64 = 300;
 
 /// Time between two updates of the bar.
 const PACE_MS: u64 = 50;
 
-/// Shows how far a file is.
+/// The progress line of one file.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -61,7 +61,7 @@ impl Progress {
         progress
     }
 
-    /// Says how many bytes there will be, once that is known.
+    /// Sets the number of bytes that are expected, once it is known.
     fn set_total(&self, total_bytes: Option<u64>) {
         let template = template(columns(), total_bytes.is_some());
         let style = ProgressStyle::with_template(template).expect("the templates are well-formed");

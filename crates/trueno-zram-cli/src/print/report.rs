@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use trueno_zram_archive::{Delta, Pages as _, ReadSummary};
+use trueno_zram_archive::{Delta, Pages as _, ReadSummary, WriteSummary};
 
 use crate::args::Global;
 use crate::engine::Engine;
@@ -13,7 +13,7 @@ use crate::print::{json, messages};
 
 /// The result of one file. `ratio` is the size of its content divided by that of its compressed form, in both directions.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report<'a> {
+pub(crate) struct FileReport<'a> {
     #[serde(skip)]
     pub(crate) command: &'static str,
     pub(crate) file: &'a str,
@@ -30,7 +30,29 @@ pub(crate) struct Report<'a> {
     pub(crate) threads: usize,
 }
 
-impl<'a> Report<'a> {
+impl<'a> FileReport<'a> {
+    /// The report on a file that was compressed.
+    pub(crate) fn compressed(
+        command: &'static str,
+        (file, output): (&'a str, &'a str),
+        summary: &WriteSummary,
+        time: Duration,
+        engine: &Engine,
+    ) -> Self {
+        Self {
+            command,
+            file,
+            output: Some(output),
+            bytes_in: summary.content_len,
+            bytes_out: summary.archive_len,
+            ratio: ratio(summary.content_len, summary.archive_len),
+            pages: summary.pages.into(),
+            seconds: time.as_secs_f64(),
+            backend: engine.name(),
+            threads: engine.threads(),
+        }
+    }
+
     /// The report on a file that was restored or verified.
     pub(crate) fn restored(
         command: &'static str,
@@ -52,9 +74,7 @@ impl<'a> Report<'a> {
             threads: engine.threads(),
         }
     }
-}
 
-impl<'a> Report<'a> {
     /// The report on a delta that was restored or verified.
     pub(crate) fn restored_delta(
         command: &'static str,
@@ -116,6 +136,6 @@ pub(crate) fn json_needs_stdout() -> Failure {
 }
 
 /// Prints a report as a line of JSON, if `--json` asks for it.
-pub(crate) fn print_json(global: &Global, report: &Report<'_>) -> Result<(), Failure> {
+pub(crate) fn print_json(global: &Global, report: &FileReport<'_>) -> Result<(), Failure> {
     json::print(global, report.command, report)
 }

@@ -1,9 +1,9 @@
-//! What standard output can show: its width, and whether it takes block characters and colours.
+//! The abilities of standard output: its width, block characters, colours.
 
 use std::env;
 use std::io::{self, IsTerminal};
 
-/// How pictures are drawn.
+/// The style of pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Style {
     /// Columns there are.
@@ -14,7 +14,7 @@ pub(crate) struct Style {
     pub(crate) colour: bool,
 }
 
-/// What the user asked for.
+/// The style that the user asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum DrawChoice {
     /// Block characters and colours on a terminal that takes them, else ASCII.
@@ -27,7 +27,7 @@ pub(crate) enum DrawChoice {
     None,
 }
 
-/// Where nothing says how wide lines may be.
+/// The width of lines if neither the user nor the terminal gives one.
 const USUAL_WIDTH: usize = 80;
 /// Narrower than this, lines are left to wrap; wider bars show no more detail.
 const WIDTHS: (usize, usize) = (40, 160);
@@ -46,7 +46,7 @@ impl Style {
     }
 }
 
-/// What the user set, else what the terminal says.
+/// The width that the user set, else that of the terminal.
 fn width() -> usize {
     let set = env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let of_terminal = || rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));

@@ -35,7 +35,7 @@ pub(crate) struct CoreFile {
     machine: u16,
     notes: Vec<u8>,
     segments: Vec<Segment>,
-    parts: Vec<Part>,
+    parts: Vec<CorePart>,
 }
 
 /// A range of memory.
@@ -48,16 +48,16 @@ struct Segment {
     flags: u32,
 }
 
-/// What follows the headers.
+/// A part of the file after the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum CorePart {
     /// Pages of the archive.
     Pages { first: u64, count: u64 },
     /// Zeros, in bytes.
     Zeros(u64),
 }
 
-/// Why a snapshot cannot become a core file.
+/// A snapshot that cannot become a core file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CoreError {
     #[error("core files are written for x86-64 and 64-bit ARM, not for ELF machine {0}")]
@@ -93,8 +93,10 @@ impl CoreFile {
             let MappedRun { start, pages, state, first_page, .. } = run;
             let len = pages * PAGE_SIZE as u64;
             let part = match state {
-                PageState::Stored => Some(Part::Pages { first: first_page, count: pages }),
-                PageState::Untouched if mapping.flags.is_anonymous() && len <= MAX_HOLE_BYTES => Some(Part::Zeros(len)),
+                PageState::Stored => Some(CorePart::Pages { first: first_page, count: pages }),
+                PageState::Untouched if mapping.flags.is_anonymous() && len <= MAX_HOLE_BYTES => {
+                    Some(CorePart::Zeros(len))
+                }
                 // Pages of a file, or pages that are lost: a debugger looks for them elsewhere, or says so.
                 PageState::Untouched | PageState::Unreadable => None,
             };
@@ -158,7 +160,7 @@ impl CoreFile {
     }
 
     /// Returns what follows the head, in order.
-    pub(crate) fn parts(&self) -> &[Part] {
+    pub(crate) fn parts(&self) -> &[CorePart] {
         &self.parts
     }
 }
@@ -348,11 +350,11 @@ mod tests {
         ];
         assert_eq!(found[1..], loads);
         let parts = [
-            Part::Pages { first: 0, count: 3 },
-            Part::Zeros(2 * page),
-            Part::Pages { first: 3, count: 1 },
-            Part::Pages { first: 4, count: 2 },
-            Part::Pages { first: 6, count: 1 },
+            CorePart::Pages { first: 0, count: 3 },
+            CorePart::Zeros(2 * page),
+            CorePart::Pages { first: 3, count: 1 },
+            CorePart::Pages { first: 4, count: 2 },
+            CorePart::Pages { first: 6, count: 1 },
         ];
         assert_eq!(core.parts(), parts);
     }

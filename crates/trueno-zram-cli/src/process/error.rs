@@ -1,4 +1,4 @@
-//! Why a process's memory cannot be read.
+//! Errors of reading a process's memory.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-/// Why a process's memory cannot be read.
+/// An error of reading a process's memory.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProcessError {
     #[error("there is no process {pid}")]
@@ -45,7 +45,7 @@ impl ProcessError {
     }
 }
 
-/// How to get the permission, with Yama's setting if this kernel has it.
+/// Describes how to get the permission, with Yama's setting if this kernel has it.
 fn hint(ptrace_scope: Option<&str>) -> String {
     match ptrace_scope {
         None | Some("0") => "run as its user, or with CAP_SYS_PTRACE (as root)".into(),

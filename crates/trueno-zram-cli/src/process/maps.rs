@@ -7,7 +7,7 @@ pub(crate) struct MapsLine {
     pub(crate) end: u64,
     /// Four letters: `rw-p`.
     pub(crate) permissions: String,
-    /// Where it starts in its file, in bytes.
+    /// The offset in its file, in bytes.
     pub(crate) offset: u64,
     pub(crate) inode: u64,
     /// A file, `[heap]` and the like, or nothing.
@@ -57,17 +57,17 @@ impl MapsLine {
         (line.start < line.end).then_some(line)
     }
 
-    /// Whether other processes see what is written here.
+    /// Returns `true` if writes are shared with other processes.
     pub(crate) fn is_shared(&self) -> bool {
         self.permissions.ends_with('s')
     }
 
-    /// Whether there is no file behind it.
+    /// Returns `true` for private memory without a file.
     pub(crate) fn is_anonymous(&self) -> bool {
         self.inode == 0 && !self.is_shared()
     }
 
-    /// Whether the kernel put it there for itself: `[vvar]`, `[vvar_vclock]`, `[vdso]`, `[vsyscall]`, `[uprobes]`.
+    /// Returns `true` for ranges of the kernel itself: `[vvar]`, `[vvar_vclock]`, `[vdso]`, `[vsyscall]`, `[uprobes]`.
     pub(crate) fn is_the_kernels(&self) -> bool {
         ["[vvar", "[vdso]", "[vsyscall]", "[uprobes]"].iter().any(|name| self.name.starts_with(name))
     }

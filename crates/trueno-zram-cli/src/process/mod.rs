@@ -32,7 +32,7 @@ pub(crate) use windows::{ReadProcess, Windows};
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    /// Its short name.
+    /// Its command name.
     pub(crate) command: String,
     dir: OwnedFd,
     maps: File,
@@ -40,8 +40,8 @@ pub(crate) struct Process {
     memory: File,
 }
 
-/// Where pages come from: `/proc`, or a test. Several threads read from it.
-pub(crate) trait Source: Sync {
+/// A source of a process's pages: `/proc`, or a test. Several threads read from it.
+pub(crate) trait MemorySource: Sync {
     /// Fills in entries of the pagemap, from the page at `address` on; how many.
     fn page_entries(&self, address: u64, entries: &mut [u64]) -> io::Result<usize>;
     /// Reads memory; how many bytes, and 0 if the process is no more.
@@ -71,7 +71,7 @@ impl Process {
         Ok(Self { pid, command, dir, maps, pagemap, memory })
     }
 
-    /// Its threads, by number.
+    /// Returns its threads, by number.
     pub(crate) fn threads(&self) -> Result<Vec<u32>, ProcessError> {
         let failed = |error: Errno| ProcessError::io(self.pid, "task", error.into());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -104,7 +104,7 @@ impl Process {
     }
 }
 
-impl Source for Process {
+impl MemorySource for Process {
     fn page_entries(&self, address: u64, entries: &mut [u64]) -> io::Result<usize> {
         let mut bytes = vec![0; size_of_val(entries)];
         let offset = address / trueno_zram_core::PAGE_SIZE as u64 * size_of::<u64>() as u64;

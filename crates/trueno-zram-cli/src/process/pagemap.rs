@@ -5,7 +5,7 @@ const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const FILE_OR_SHARED: u64 = 1 << 61;
 
-/// Which of a range's pages are wanted.
+/// A selection of a range's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// All that the process touched.
@@ -15,7 +15,7 @@ pub(crate) enum Wanted {
 }
 
 impl Wanted {
-    /// Whether the page with this entry is wanted.
+    /// Returns `true` if the page with this entry is selected.
     pub(super) fn takes(self, entry: u64) -> bool {
         let touched = entry & (PRESENT | SWAPPED) != 0;
         match self {
@@ -25,7 +25,7 @@ impl Wanted {
     }
 }
 
-/// Whether the page with this entry is out in swap.
+/// Returns `true` if the page with this entry is in swap.
 pub(super) fn is_swapped(entry: u64) -> bool {
     entry & SWAPPED != 0
 }

@@ -9,12 +9,12 @@ use rustix::io::Errno;
 use trueno_zram_archive::address_map::{Flags, Mapping, PageState};
 use trueno_zram_core::{PAGE_SIZE, Page};
 
-use super::{MapsLine, ProcessError, Source, Wanted, pagemap};
+use super::{MapsLine, MemorySource, ProcessError, Wanted, pagemap};
 
 /// Entries of the pagemap read at once: those of 256 MiB.
 const ENTRIES_AT_ONCE: usize = 1 << 16;
 
-/// Which ranges are saved.
+/// The ranges to save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Selection {
     /// Heap, stacks and other anonymous memory.
@@ -23,9 +23,9 @@ pub(crate) enum Selection {
     AllPrivate,
 }
 
-/// What was left out by choice.
+/// The sizes of ranges that are not saved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Left {
+pub(crate) struct LeftOut {
     /// Bytes of memory that is shared with other processes.
     pub(crate) shared_bytes: u64,
     /// Bytes of private file mappings.
@@ -43,8 +43,8 @@ pub(crate) struct MemoryReader<'a, S> {
     /// Threads that read.
     threads: usize,
     lines: std::vec::IntoIter<MapsLine>,
-    /// What is left of the range that is being planned.
-    cursor: Option<Cursor>,
+    /// The rest of the range that is being planned.
+    cursor: Option<RangeCursor>,
     /// Entries of the pagemap for the pages from the cursor on.
     entries: Vec<u64>,
     next_entry: usize,
@@ -52,21 +52,21 @@ pub(crate) struct MemoryReader<'a, S> {
     current: Option<(Wanted, Mapping)>,
     /// Pages read that were in swap.
     pub(crate) swapped: u64,
-    pub(crate) left: Left,
+    pub(crate) left: LeftOut,
     /// The ranges that were read to their end. Those in which nothing was touched are among them: they are part of the
     /// process's picture.
     pub(crate) mappings: Vec<Mapping>,
 }
 
-/// What is left of a range.
-struct Cursor {
+/// The rest of a range.
+struct RangeCursor {
     at: u64,
     end: u64,
     wanted: Wanted,
 }
 
-/// What to do next, in order of the addresses.
-enum Step {
+/// A step of a plan. Steps are in order of the addresses.
+enum ReadStep {
     /// A range begins.
     Begin(Wanted, Mapping),
     /// Pages that were never touched.
@@ -78,14 +78,14 @@ enum Step {
 }
 
 /// Pages that one thread reads.
-struct Part<'r> {
+struct PageRun<'r> {
     address: u64,
     room: &'r mut [Page],
     /// The states of the pages, in order.
     runs: Vec<(usize, PageState)>,
 }
 
-impl<'a, S: Source> MemoryReader<'a, S> {
+impl<'a, S: MemorySource> MemoryReader<'a, S> {
     pub(crate) fn new(pid: u32, source: &'a S, lines: Vec<MapsLine>, selection: Selection) -> Self {
         Self {
             pid,
@@ -98,7 +98,7 @@ impl<'a, S: Source> MemoryReader<'a, S> {
             next_entry: 0,
             current: None,
             swapped: 0,
-            left: Left::default(),
+            left: LeftOut::default(),
             mappings: Vec::new(),
         }
     }
@@ -127,7 +127,7 @@ impl<'a, S: Source> MemoryReader<'a, S> {
         Ok(filled)
     }
 
-    /// Which pages of a range are saved; none if it is left out.
+    /// Returns the selection of a range's pages; `None` if the range is left out.
     fn wanted(&self, line: &MapsLine) -> Option<Wanted> {
         match self.selection {
             _ if line.is_the_kernels() || line.is_shared() => None,
@@ -137,13 +137,13 @@ impl<'a, S: Source> MemoryReader<'a, S> {
         }
     }
 
-    /// What to do for the next `most` pages; nothing at the end.
-    fn plan(&mut self, most: usize) -> Result<Vec<Step>, ProcessError> {
+    /// Plans the next `most` pages. Returns no steps at the end.
+    fn plan(&mut self, most: usize) -> Result<Vec<ReadStep>, ProcessError> {
         let (mut steps, mut pages) = (Vec::new(), 0);
         while pages < most {
             let Some(mut cursor) = self.cursor.take().or_else(|| self.next_range(&mut steps)) else { break };
             if cursor.at == cursor.end {
-                steps.push(Step::End);
+                steps.push(ReadStep::End);
                 continue;
             }
             if self.next_entry == self.entries.len() {
@@ -155,11 +155,11 @@ impl<'a, S: Source> MemoryReader<'a, S> {
             let passed = if run.first().is_some_and(is_wanted) {
                 let run = &run[..run.len().min(most - pages)];
                 self.swapped += run.iter().filter(|entry| pagemap::is_swapped(**entry)).count() as u64;
-                steps.push(Step::Read { address: cursor.at, pages: run.len() });
+                steps.push(ReadStep::Read { address: cursor.at, pages: run.len() });
                 pages += run.len();
                 run.len()
             } else {
-                steps.push(Step::PassOver(run.len() as u64));
+                steps.push(ReadStep::PassOver(run.len() as u64));
                 run.len()
             };
             self.next_entry += passed;
@@ -169,13 +169,13 @@ impl<'a, S: Source> MemoryReader<'a, S> {
         // A range that was planned to its end is noted with its last pages.
         if self.cursor.as_ref().is_some_and(|cursor| cursor.at == cursor.end) {
             self.cursor = None;
-            steps.push(Step::End);
+            steps.push(ReadStep::End);
         }
         Ok(steps)
     }
 
     /// Begins the next range that is wanted; none at the end.
-    fn next_range(&mut self, steps: &mut Vec<Step>) -> Option<Cursor> {
+    fn next_range(&mut self, steps: &mut Vec<ReadStep>) -> Option<RangeCursor> {
         loop {
             let line = self.lines.next()?;
             let bytes = line.end - line.start;
@@ -189,10 +189,10 @@ impl<'a, S: Source> MemoryReader<'a, S> {
             };
             let flags = if line.is_anonymous() { Flags::anonymous } else { Flags::of_file };
             let mapping = Mapping::new(line.start, flags(&line.permissions), line.name);
-            steps.push(Step::Begin(wanted, mapping));
-            let mut cursor = Cursor { at: line.start, end: line.end, wanted };
+            steps.push(ReadStep::Begin(wanted, mapping));
+            let mut cursor = RangeCursor { at: line.start, end: line.end, wanted };
             if line.held_kib == 0 {
-                steps.push(Step::PassOver(bytes / PAGE_SIZE as u64));
+                steps.push(ReadStep::PassOver(bytes / PAGE_SIZE as u64));
                 cursor.at = cursor.end;
             }
             self.entries.clear();
@@ -202,15 +202,15 @@ impl<'a, S: Source> MemoryReader<'a, S> {
     }
 
     /// Reads what is planned into `room`, on several threads, and notes the state of every page. Returns the pages read.
-    fn follow(&mut self, steps: Vec<Step>, room: &mut [Page]) -> Result<usize, ProcessError> {
+    fn follow(&mut self, steps: Vec<ReadStep>, room: &mut [Page]) -> Result<usize, ProcessError> {
         let mut parts = Vec::new();
         let mut rest = &mut *room;
         for step in &steps {
-            let Step::Read { address, pages } = step else { continue };
+            let ReadStep::Read { address, pages } = step else { continue };
             let (now, after) = rest.split_at_mut(*pages);
             rest = after;
             let starts = (*address..).step_by(PART_PAGES * PAGE_SIZE);
-            parts.extend(now.chunks_mut(PART_PAGES).zip(starts).map(|(room, address)| Part {
+            parts.extend(now.chunks_mut(PART_PAGES).zip(starts).map(|(room, address)| PageRun {
                 address,
                 room,
                 runs: Vec::new(),
@@ -223,9 +223,9 @@ impl<'a, S: Source> MemoryReader<'a, S> {
         let (mut from, mut to) = (0, 0);
         for step in steps {
             match step {
-                Step::Begin(wanted, mapping) => self.current = Some((wanted, mapping)),
-                Step::PassOver(pages) => self.note(pages, PageState::Untouched),
-                Step::Read { pages, .. } => {
+                ReadStep::Begin(wanted, mapping) => self.current = Some((wanted, mapping)),
+                ReadStep::PassOver(pages) => self.note(pages, PageState::Untouched),
+                ReadStep::Read { pages, .. } => {
                     let end = from + pages;
                     while from < end {
                         let (pages, state) = runs.next().expect("a part has a state for each of its pages");
@@ -237,7 +237,7 @@ impl<'a, S: Source> MemoryReader<'a, S> {
                         from += pages;
                     }
                 }
-                Step::End => self.finish(),
+                ReadStep::End => self.finish(),
             }
         }
         Ok(to)
@@ -257,7 +257,7 @@ impl<'a, S: Source> MemoryReader<'a, S> {
         }
     }
 
-    fn read_parts(&self, parts: &mut [Part<'_>]) -> Result<(), ProcessError> {
+    fn read_parts(&self, parts: &mut [PageRun<'_>]) -> Result<(), ProcessError> {
         let threads = self.threads.min(parts.len());
         if threads <= 1 {
             return parts.iter_mut().try_for_each(|part| read_part(self.pid, self.source, part));
@@ -280,7 +280,7 @@ impl<'a, S: Source> MemoryReader<'a, S> {
         })
     }
 
-    fn read_entries(&mut self, cursor: &Cursor) -> Result<(), ProcessError> {
+    fn read_entries(&mut self, cursor: &RangeCursor) -> Result<(), ProcessError> {
         let left = usize::try_from((cursor.end - cursor.at) / PAGE_SIZE as u64).unwrap_or(usize::MAX);
         self.entries.resize(left.min(ENTRIES_AT_ONCE), 0);
         self.next_entry = 0;
@@ -292,7 +292,7 @@ impl<'a, S: Source> MemoryReader<'a, S> {
 }
 
 /// Reads the pages of a part, and notes which the kernel does not give.
-fn read_part(pid: u32, source: &impl Source, part: &mut Part<'_>) -> Result<(), ProcessError> {
+fn read_part(pid: u32, source: &impl MemorySource, part: &mut PageRun<'_>) -> Result<(), ProcessError> {
     let mut done = 0;
     while done < part.room.len() {
         let address = part.address + (done * PAGE_SIZE) as u64;

@@ -1,18 +1,17 @@
 //! Stops a process and always resumes it.
 
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{Dir, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use trueno_zram_io::interrupt::Cleanup;
 
 use super::{Process, ProcessError, read_text};
-use crate::signals::{self, ActionId};
+use crate::signals;
 
-/// A process in the midst of a disk's work stops when that is done.
+/// A process that waits for a disk stops once the disk has answered.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
@@ -20,13 +19,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(crate) struct Stopped {
     /// `None` if it was already stopped: then it is left stopped.
-    resume: Option<Resume>,
-}
-
-#[derive(Debug)]
-struct Resume {
-    pidfd: Arc<OwnedFd>,
-    on_signal: ActionId,
+    _resume: Option<Cleanup>,
 }
 
 impl Stopped {
@@ -42,18 +35,19 @@ impl Stopped {
         // While this is there, the number is still that process's, and so it was when the descriptor was opened.
         let state = state_of(&read_text(&process.dir, "stat").map_err(|e| ProcessError::io(pid, "stat", e))?);
         if state.ok_or(gone)? == 'T' {
-            return Ok(Self { resume: None });
+            return Ok(Self { _resume: None });
         }
-        let pidfd = Arc::new(pidfd);
         let stopped = {
             let mut pending = signals::hold_off();
-            pidfd_send_signal(&*pidfd, Signal::STOP).map_err(|error| match error {
+            pidfd_send_signal(&pidfd, Signal::STOP).map_err(|error| match error {
                 Errno::PERM => ProcessError::NoRightToStop { pid },
                 error => ProcessError::io(pid, "", error.into()),
             })?;
-            let again = Arc::clone(&pidfd);
-            let on_signal = pending.add(move || resume(&again));
-            Self { resume: Some(Resume { pidfd, on_signal }) }
+            let resume = pending.add_cleanup(move || {
+                // It fails only if the process has exited.
+                let _ = pidfd_send_signal(&pidfd, Signal::CONT);
+            });
+            Self { _resume: Some(resume) }
         };
         let begun = Instant::now();
         while !all_stand_still(process).map_err(|e| ProcessError::io(pid, "task", e.into()))? {
@@ -66,22 +60,7 @@ impl Stopped {
     }
 }
 
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        if let Some(Resume { pidfd, on_signal }) = &self.resume {
-            let mut pending = signals::hold_off();
-            resume(pidfd);
-            pending.remove(on_signal);
-        }
-    }
-}
-
-fn resume(pidfd: &OwnedFd) {
-    // It fails only if the process has exited.
-    let _ = pidfd_send_signal(pidfd, Signal::CONT);
-}
-
-/// Whether no thread of the process runs. The signal is sent to the process; its threads stop one by one.
+/// Returns `true` if no thread of the process runs. The signal is sent to the process; its threads stop one by one.
 fn all_stand_still(process: &Process) -> Result<bool, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let tasks = openat(&process.dir, "task", flags, Mode::empty())?;
@@ -101,7 +80,7 @@ fn all_stand_still(process: &Process) -> Result<bool, Errno> {
     Ok(true)
 }
 
-/// The letter behind the command, which is in brackets and may hold any character.
+/// Returns the state, which follows the command. The command is in brackets and may hold any character.
 fn state_of(stat: &str) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }

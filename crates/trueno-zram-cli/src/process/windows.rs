@@ -1,4 +1,4 @@
-//! Windows of a process's memory, read ahead of those who compress them.
+//! Windows of a process's memory, read ahead of the compression.
 
 use std::io;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use trueno_zram_archive::address_map::Mapping;
 use trueno_zram_core::{PAGE_SIZE, Page};
 
-use super::reader::Left;
+use super::reader::LeftOut;
 use super::{MemoryReader, Process, ProcessError, Stopped};
-use crate::machine::Memory;
+use crate::machine::SystemMemory;
 
 /// Pages per window: 16 MiB, in parts that several threads read.
 const WINDOW_PAGES: usize = 4096;
 
-/// Windows that wait for those who compress, if not all may.
+/// Windows that are read ahead if they cannot all be held.
 const WAITING: usize = 2;
 
 /// A process that is being read by a thread of its own.
@@ -26,27 +26,27 @@ pub(crate) struct Windows<'scope> {
     reading: Option<ScopedJoinHandle<'scope, ReadProcess>>,
 }
 
-/// What is known of a process once it is read.
+/// The results of reading a process.
 #[derive(Debug)]
 pub(crate) struct ReadProcess {
     pub(crate) mappings: Vec<Mapping>,
     /// Pages that were in swap.
     pub(crate) swapped: u64,
-    pub(crate) left: Left,
-    /// How long the process was stopped.
+    pub(crate) left: LeftOut,
+    /// The time for which the process was stopped.
     pub(crate) stopped_for: Option<Duration>,
 }
 
-/// Where the thread leaves windows.
+/// The sending end of a channel of windows.
 enum Shelf {
-    /// For any number of them.
+    /// Without a bound.
     Open(std::sync::mpsc::Sender<Result<Arc<Vec<Page>>, ProcessError>>),
-    /// For a few.
+    /// With room for a few windows.
     Bounded(SyncSender<Result<Arc<Vec<Page>>, ProcessError>>),
 }
 
 impl Shelf {
-    /// Returns `false` if nobody wants more.
+    /// Returns `false` if the receiver is gone.
     fn put(&self, window: Result<Arc<Vec<Page>>, ProcessError>) -> bool {
         match self {
             Self::Open(shelf) => shelf.send(window).is_ok(),
@@ -92,7 +92,7 @@ impl<'scope> Windows<'scope> {
         self.windows.recv().ok().transpose()
     }
 
-    /// What is known of the process, once there are no more windows. None if it was asked for before.
+    /// Returns the results once there are no more windows; `None` the second time.
     pub(crate) fn finish(&mut self) -> Option<ReadProcess> {
         let reading = self.reading.take()?;
         Some(reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -126,10 +126,10 @@ fn read_all(mut reader: MemoryReader<'_, Process>, stopped: Option<(Stopped, Ins
     ReadProcess { mappings, swapped, left, stopped_for }
 }
 
-/// Whether there is memory for this many bytes: half of what is available. A process that is killed for want of memory would
+/// Returns `true` if this many bytes fit in half of the memory that is available. A process that is killed for want of memory would
 /// leave the other one stopped.
 fn may_hold(bytes: u64) -> bool {
-    Memory::room().is_some_and(|room| bytes <= room.available_bytes / 2)
+    SystemMemory::room().is_some_and(|room| bytes <= room.available_bytes / 2)
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ impl Copies {
         self.pages.saturating_sub((self.kept.len() as u64) << self.zero_bits)
     }
 
-    /// Whether the count is exact. Two different pages with the same hash are not expected.
+    /// Returns `true` if the count is exact. Two different pages with the same hash are not expected.
     pub(crate) fn is_exact(&self) -> bool {
         self.zero_bits == 0
     }

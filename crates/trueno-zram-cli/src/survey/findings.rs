@@ -1,4 +1,4 @@
-//! What `inspect` found in one file; `picture` draws it for people.
+//! The findings of `inspect` in one file; `picture` draws them for people.
 
 use serde::{Serialize, Serializer};
 use trueno_zram_archive::address_map::{MappedRun, PageState, StoredMap, StoredMapping};
@@ -32,13 +32,13 @@ pub(crate) struct Findings {
     /// Size of the file, if it is compressed.
     pub(crate) file_bytes: Option<u64>,
     pub(crate) survey: Survey,
-    /// What only the pages' content shows, if it was read.
+    /// Findings in the pages' content, if it was read.
     pub(crate) content: Option<Content>,
     /// The address map, if the file is a snapshot of a process.
     pub(crate) map: Option<StoredMap>,
 }
 
-/// What was found in the pages themselves.
+/// Findings in the pages themselves.
 #[derive(Debug)]
 pub(crate) struct Content {
     pub(crate) entropies: Entropies,

@@ -11,16 +11,17 @@ mod surveyor;
 use trueno_zram_core::{FILL_WORD_BYTES, PAGE_SIZE};
 
 use crate::print::json::PageKinds;
+use crate::print::report::ratio;
 
 pub(crate) use container::{Container, HEAD_BYTES};
 pub(crate) use copies::Copies;
 pub(crate) use entropy::Entropies;
 pub(crate) use findings::{Content, ContentJson, Findings, Format};
-pub(crate) use overview::{Cell, Overview};
+pub(crate) use overview::{Overview, OverviewCell};
 pub(crate) use picture::Ranges;
 pub(crate) use surveyor::Surveyor;
 
-/// How a page is stored.
+/// The stored form of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SurveyedPage {
     Zero,
@@ -122,11 +123,6 @@ impl Survey {
 /// The step that counts a page of this size.
 fn size_step(len_bytes: u16) -> usize {
     (usize::from(len_bytes).saturating_sub(1) / SIZE_STEP).min(SIZE_STEPS - 1)
-}
-
-/// Divides bytes by bytes; 1 for nothing.
-pub(crate) fn ratio(bytes: u64, held_bytes: u64) -> f64 {
-    if held_bytes == 0 { 1.0 } else { bytes as f64 / held_bytes as f64 }
 }
 
 #[cfg(test)]

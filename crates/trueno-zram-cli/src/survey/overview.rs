@@ -9,12 +9,12 @@ const MOST_CELLS: usize = 4096;
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Overview {
     pub(crate) pages_per_cell: u64,
-    pub(crate) cells: Vec<Cell>,
+    pub(crate) cells: Vec<OverviewCell>,
 }
 
 /// Neighbouring pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Cell {
+pub(crate) struct OverviewCell {
     pub(crate) pages: u64,
     pub(crate) held_bytes: u64,
     pub(crate) zero_pages: u64,
@@ -26,7 +26,7 @@ impl Default for Overview {
     }
 }
 
-impl Cell {
+impl OverviewCell {
     fn join(self, other: Self) -> Self {
         Self {
             pages: self.pages + other.pages,
@@ -39,7 +39,7 @@ impl Cell {
 impl Overview {
     /// Adds pages of the same kind. Together they take `held_bytes`; all or none are zero.
     pub(super) fn add(&mut self, pages: u64, held_bytes: u64, zero_pages: u64) {
-        let all = Cell { pages, held_bytes, zero_pages };
+        let all = OverviewCell { pages, held_bytes, zero_pages };
         let mut left = all;
         while left.pages > 0 {
             let room = self.cells.last().map_or(0, |cell| self.pages_per_cell - cell.pages);
@@ -47,16 +47,17 @@ impl Overview {
                 if self.cells.len() == MOST_CELLS {
                     self.halve();
                 } else {
-                    self.cells.push(Cell::default());
+                    self.cells.push(OverviewCell::default());
                 }
                 continue;
             }
             let now = room.min(left.pages);
             let part = |value: u64| if now == left.pages { value } else { share(value, now, left.pages) };
-            let taken = Cell { pages: now, held_bytes: part(left.held_bytes), zero_pages: part(left.zero_pages) };
+            let taken =
+                OverviewCell { pages: now, held_bytes: part(left.held_bytes), zero_pages: part(left.zero_pages) };
             let last = self.cells.last_mut().expect("there was room in it");
             *last = last.join(taken);
-            left = Cell {
+            left = OverviewCell {
                 pages: left.pages - taken.pages,
                 held_bytes: left.held_bytes - taken.held_bytes,
                 zero_pages: left.zero_pages - taken.zero_pages,
@@ -76,8 +77,8 @@ impl Overview {
     }
 }
 
-fn joined(cells: &[Cell], step: usize) -> Vec<Cell> {
-    cells.chunks(step).map(|cells| cells.iter().copied().fold(Cell::default(), Cell::join)).collect()
+fn joined(cells: &[OverviewCell], step: usize) -> Vec<OverviewCell> {
+    cells.chunks(step).map(|cells| cells.iter().copied().fold(OverviewCell::default(), OverviewCell::join)).collect()
 }
 
 /// Returns `value * part / whole` without overflow.
@@ -89,8 +90,8 @@ fn share(value: u64, part: u64, whole: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn sum(overview: &Overview) -> Cell {
-        overview.cells.iter().copied().fold(Cell::default(), Cell::join)
+    fn sum(overview: &Overview) -> OverviewCell {
+        overview.cells.iter().copied().fold(OverviewCell::default(), OverviewCell::join)
     }
 
     #[test]
@@ -100,9 +101,9 @@ mod tests {
             overview.add(1, n % 4096, n % 2);
         }
         let all = (0..10_000).fold(0, |sum, n| sum + n % 4096);
-        assert_eq!(sum(&overview), Cell { pages: 10_000, held_bytes: all, zero_pages: 5000 });
+        assert_eq!(sum(&overview), OverviewCell { pages: 10_000, held_bytes: all, zero_pages: 5000 });
         assert_eq!((overview.pages_per_cell, overview.cells.len()), (4, 2500));
-        assert_eq!(overview.cells[0], Cell { pages: 4, held_bytes: 6, zero_pages: 2 });
+        assert_eq!(overview.cells[0], OverviewCell { pages: 4, held_bytes: 6, zero_pages: 2 });
         let small = overview.at_most(100);
         assert!(small.cells.len() <= 100 && sum(&small) == sum(&overview));
         assert_eq!(small.pages_per_cell, 100);
@@ -115,7 +116,7 @@ mod tests {
         overview.add(1 << 40, 8 << 40, 1 << 40);
         overview.add(3, 3 * 4096, 0);
         assert!(overview.cells.len() <= MOST_CELLS);
-        let expected = Cell { pages: (1 << 40) + 4, held_bytes: (8 << 40) + 4 * 4096, zero_pages: 1 << 40 };
+        let expected = OverviewCell { pages: (1 << 40) + 4, held_bytes: (8 << 40) + 4 * 4096, zero_pages: 1 << 40 };
         assert_eq!(sum(&overview), expected);
         assert!(overview.cells[1..overview.cells.len() - 1].iter().all(|cell| cell.pages == cell.zero_pages));
     }

@@ -6,7 +6,7 @@ use trueno_zram_archive::address_map::{Consistency, StoredMap, StoredMapping};
 use trueno_zram_core::{FILL_WORD_BYTES, PAGE_SIZE};
 
 use super::findings::{Content, Findings, Format};
-use super::{Cell, SIZE_STEP, Survey, ratio};
+use super::{OverviewCell, SIZE_STEP, Survey, ratio};
 use crate::print::{
     draw::{Bar, Shade, bars, beside, cells, legend},
     printable::printable,
@@ -21,7 +21,7 @@ const MAP_ROWS: usize = 12;
 /// The ranges shown of an address map, unless all are asked for.
 const FEW_RANGES: usize = 12;
 
-/// Which ranges of an address map to show.
+/// The ranges of an address map to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ranges {
     Largest,
@@ -210,7 +210,7 @@ fn map(survey: &Survey, style: Style) -> Vec<String> {
     lines
 }
 
-fn shade(cell: &Cell) -> Shade {
+fn shade(cell: &OverviewCell) -> Shade {
     if cell.zero_pages == cell.pages { Shade::Empty } else { Shade::of(cell.held_bytes, cell.pages * PAGE_SIZE as u64) }
 }
 

@@ -50,13 +50,14 @@ fn every_truncation_is_found_out_or_does_no_harm() {
     let folder = folder();
     for len in 1..archive.len() {
         fs::write(folder.path().join("x.lz4"), &archive[..len]).unwrap();
-        let out = run(folder.path(), &["decompress", "-q", "x.lz4"]);
+        let out = run(folder.path(), &["decompress", "-q", "--json", "x.lz4"]);
         if out.code == Some(0) {
             let there = fs::read(folder.path().join("x")).unwrap();
             assert!(there == content, "{len} bytes");
             fs::remove_file(folder.path().join("x")).unwrap();
         } else {
-            out.fails(&["x.lz4", "byte"]);
+            let kind = if len < 4 { "not_compressed" } else { "damaged" };
+            out.fails_as(kind, &["x.lz4"]);
         }
         assert_eq!(names(folder.path()), ["x.lz4"]);
     }
@@ -71,13 +72,13 @@ fn damage_deep_in_a_large_archive_is_found_and_placed() {
     let at = archive.len() / 2;
     archive[at] ^= 0x10;
     fs::write(folder.path().join("image.lz4"), &archive).unwrap();
-    let out = run(folder.path(), &["decompress", "-f", "image.lz4"]).fails(&["image.lz4", "byte"]);
+    let out = run(folder.path(), &["decompress", "-f", "image.lz4", "--json"]).fails_as("damaged", &["image.lz4"]);
     // The position is that of the block, which is at most a page long.
     let digits = |word: &str| word.trim_matches(|c: char| !c.is_ascii_digit()).parse::<usize>().ok();
     let places: Vec<_> = out.stderr.split_whitespace().filter_map(digits).collect();
     assert!(places.iter().any(|place| place.abs_diff(at) < PAGE_SIZE + 16), "{at} in {}", out.stderr);
     assert!(fs::read(folder.path().join("image")).unwrap() == image(4000), "the old file is untouched");
-    run_with(folder.path(), &["test"], &archive).fails(&["standard input", "byte"]);
+    run_with(folder.path(), &["test", "--json"], &archive).fails_as("damaged", &["standard input"]);
 }
 
 #[test]
@@ -93,11 +94,7 @@ fn salvage_restores_all_other_pages_and_lists_the_damaged_ones() {
         archive[at] ^= 0x10;
     }
     fs::write(folder.path().join("image.lz4"), &archive).unwrap();
-    run(folder.path(), &["decompress", "image.lz4", "-o", "none"]).fails(&[
-        "image.lz4",
-        "corrupt block: stored checksum ",
-        ", computed ",
-    ]);
+    run(folder.path(), &["decompress", "image.lz4", "-o", "none", "--json"]).fails_as("damaged", &["image.lz4"]);
     let from_file = run(folder.path(), &["decompress", "--salvage", "image.lz4", "-o", "saved"]);
     assert_eq!(from_file.code, Some(1), "{}", from_file.stderr);
     let listed: Vec<usize> = from_file
@@ -113,9 +110,8 @@ fn salvage_restores_all_other_pages_and_lists_the_damaged_ones() {
         assert!(saved == expected, "page {page}");
     }
     let last = from_file.stderr.lines().last().unwrap();
-    assert!(last.contains("2 pages damaged") && last.contains("saved"), "{last}");
-    assert!(last.contains(&format!("{} bytes written", content.len())), "{last}");
-    run(folder.path(), &["decompress", "--salvage", "--rm", "image.lz4"]).refuses(&["cannot be used with"]);
+    assert!(last.contains("saved") && last.contains(&content.len().to_string()), "{last}");
+    run(folder.path(), &["decompress", "--salvage", "--rm", "image.lz4"]).refuses(&["--salvage", "--rm"]);
     let from_pipe = run_with(folder.path(), &["decompress", "--salvage"], &archive);
     assert!(from_pipe.code == Some(1) && from_pipe.stdout == saved, "{}", from_pipe.stderr);
 }
@@ -130,7 +126,7 @@ fn salvage_reports_an_index_that_does_not_describe_the_blocks() {
     fs::write(folder.path().join("x.lz4"), &archive).unwrap();
     let from_file = run(folder.path(), &["decompress", "--salvage", "--json", "x.lz4", "-o", "saved"]);
     assert_eq!((from_file.code, &from_file.json()[0]["status"]), (Some(1), &"failed".into()), "{}", from_file.stderr);
-    assert!(from_file.stderr.contains("index") && !from_file.stderr.contains("page "), "{}", from_file.stderr);
+    assert_eq!(from_file.json()[0]["error_kind"], "damaged");
     assert!(fs::read(folder.path().join("saved")).unwrap() == content);
     let from_pipe = run_with(folder.path(), &["decompress", "--salvage"], &archive);
     assert!(from_pipe.code == Some(1) && from_pipe.stdout == content, "{}", from_pipe.stderr);

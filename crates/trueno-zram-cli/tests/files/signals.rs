@@ -56,7 +56,7 @@ fn signalled(child: &mut Child, signal: Signal) -> Option<i32> {
     status.signal()
 }
 
-/// Whether whoever started the tests ignores a signal. The tool then ignores it, too.
+/// Returns `true` if the tests were started with a signal ignored. The tool then ignores it, too.
 fn is_ignored(signal: Signal) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();

@@ -10,7 +10,7 @@ use trueno_test_pages::{PAGE_SIZE, corpus, edge};
 /// The binary.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_trueno-zram");
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Run {
     /// None: a signal ended it.
@@ -28,25 +28,36 @@ impl Run {
         self
     }
 
-    /// It failed with exit code 1, one line and nothing else; the line has all of `words`.
+    /// It failed with exit code 1 and one line, which names these files, options and numbers.
     #[track_caller]
-    pub(crate) fn fails(self, words: &[&str]) -> Self {
+    pub(crate) fn fails(self, names: &[&str]) -> Self {
         assert_eq!(self.code, Some(1), "{}", self.stderr);
         assert_eq!(self.stderr.lines().count(), 1, "{}", self.stderr);
         assert!(self.stderr.starts_with("trueno-zram: "), "{}", self.stderr);
-        for word in words {
-            assert!(self.stderr.contains(word), "{word:?} is in {:?}", self.stderr);
-        }
-        self
+        self.names(names)
     }
 
-    /// The arguments were refused, with these words.
+    /// It failed as [`fails`](Self::fails) says, and `--json` printed an error of this kind last.
     #[track_caller]
-    pub(crate) fn refuses(self, words: &[&str]) {
+    pub(crate) fn fails_as(self, kind: &str, names: &[&str]) -> Self {
+        let failed = self.fails(names);
+        assert_eq!(failed.json().iter().rfind(|object| object["status"] == "failed").unwrap()["error_kind"], kind);
+        failed
+    }
+
+    /// The arguments were refused, with a message that names these options.
+    #[track_caller]
+    pub(crate) fn refuses(self, options: &[&str]) {
         assert_eq!(self.code, Some(2), "{}", self.stderr);
-        for word in words {
-            assert!(self.stderr.contains(word), "{word:?} is in {:?}", self.stderr);
+        self.names(options);
+    }
+
+    #[track_caller]
+    fn names(self, names: &[&str]) -> Self {
+        for name in names {
+            assert!(self.stderr.contains(name), "{name:?} is in {:?}", self.stderr);
         }
+        self
     }
 
     /// The JSON objects on standard output, one per line.
@@ -96,7 +107,7 @@ pub(crate) fn folder() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// What a memory image is like: real pages and odd ones, with zeros between.
+/// A memory image: real pages and odd ones, with zeros between.
 pub(crate) fn image(pages: usize) -> Vec<u8> {
     let mut image = Vec::with_capacity(pages * PAGE_SIZE);
     let mut real = corpus::ALL.iter().flat_map(|corpus| corpus.pages.iter().step_by(5)).cycle();

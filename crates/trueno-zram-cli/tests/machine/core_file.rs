@@ -173,7 +173,7 @@ fn other_archives_are_refused() {
     fs::write(folder.path().join("image"), [7; 10_000]).unwrap();
     run(folder.path(), &["compress", "-q", "image"]).ok();
     let refused = ["restore", "--elf-core", "image.lz4", "-o", "core"];
-    run(folder.path(), &refused).fails(&["image.lz4", "not a snapshot of a process"]);
+    run(folder.path(), &refused).fails(&["image.lz4"]);
     run(folder.path(), &["restore", "--elf-core", "image.lz4"]).refuses(&["--output"]);
     run(folder.path(), &["restore", "image.lz4"]).refuses(&["--uffd"]);
     assert!(!folder.path().join("core").exists());

@@ -102,7 +102,6 @@ fn millions_of_runs_are_listed_in_little_memory() {
     assert!(len_bytes > 3_000_000 * 50, "all three million unreadable runs are listed in {len_bytes} bytes");
     let (ran, _) = run_limited(folder.path(), &["inspect", "runs.lz4"], archive.len() as u64);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    assert!(String::from_utf8(ran.stdout).unwrap().contains("3,000,000 pages could not be read"));
 }
 
 #[test]
@@ -140,9 +139,12 @@ fn a_map_that_is_too_large_is_refused_before_it_is_read() {
     assert!(hole.iter().all(|byte| *byte == 0));
     std::os::unix::fs::FileExt::write_all_at(&file, start, 0).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, end, (start.len() + hole.len()) as u64).unwrap();
-    for args in [&["inspect", "large.lz4"][..], &["extract", "large.lz4", "--address", "0..4096"]] {
+    for args in [
+        &["inspect", "large.lz4", "--json"][..],
+        &["extract", "large.lz4", "--address", "0..4096", "-o", "x", "--json"],
+    ] {
         let (ran, _) = run_limited(folder.path(), args, 8192);
-        ran.fails(&["large.lz4", "address map", "bytes"]);
+        ran.fails_as("damaged", &["large.lz4"]);
     }
 }
 
@@ -154,7 +156,7 @@ fn counts_that_the_bytes_cannot_hold_are_refused() {
     put(&mut runs, u64::MAX);
     for (name, map) in [("mappings.lz4", map_head(u64::MAX)), ("runs.lz4", runs)] {
         fs::write(folder.path().join(name), archive(1, &[], &map)).unwrap();
-        run(folder.path(), &["inspect", name]).fails(&[name, "address map", "number of"]);
+        run(folder.path(), &["inspect", name, "--json"]).fails_as("damaged", &[name]);
     }
 }
 
@@ -164,7 +166,7 @@ fn a_map_of_more_pages_than_there_are_is_refused() {
     let mut map = map_head(1);
     mapping(&mut map, &[3 << 2 | 1]);
     fs::write(folder.path().join("three.lz4"), archive(2, &[], &map)).unwrap();
-    run(folder.path(), &["inspect", "three.lz4"]).fails(&["three.lz4", "3 pages", "which has 2"]);
+    run(folder.path(), &["inspect", "three.lz4", "--json"]).fails_as("damaged", &["three.lz4"]);
 }
 
 #[test]
@@ -175,8 +177,8 @@ fn addresses_past_a_short_tail_are_an_error() {
     fs::write(folder.path().join("short.lz4"), archive(0, &[5; 100], &map)).unwrap();
     let extract = |range: &str| run(folder.path(), &["extract", "short.lz4", "--address", range]);
     assert_eq!(extract("0..100").ok().stdout, [5; 100]);
-    assert!(extract("0..4096").fails(&["short.lz4", "address 0x64", "100 bytes"]).stdout.is_empty());
-    extract("200..300").fails(&["address 0xc8", "100 bytes"]);
+    assert!(extract("0..4096").fails(&["short.lz4", "0x64"]).stdout.is_empty());
+    extract("200..300").fails(&["short.lz4", "0xc8"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What `--json` prints is what docs/JSON.md describes, in every command.
+//! The output of `--json` is as docs/JSON.md describes it, in every command.
 
 use std::collections::BTreeMap;
 use std::fs;

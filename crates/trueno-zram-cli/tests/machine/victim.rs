@@ -17,9 +17,9 @@ pub(crate) const RESERVED_BYTES: usize = 256 << 20;
 pub(crate) struct Victim {
     child: Child,
     pages: usize,
-    /// Where its pages begin.
+    /// The address of its first page.
     pub(crate) address: u64,
-    /// Where its reserved memory begins.
+    /// The address of its reserved memory.
     pub(crate) reserved: u64,
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn content(pages: usize) -> Vec<u8> {
 #[test]
 fn victim_process() {
     let Ok(pages) = env::var(PAGES_VARIABLE) else { return };
-    // Where Yama is strict, only descendants may be traced unless they say so.
+    // If Yama is strict, only descendants may be traced unless they say so.
     let _ = set_ptracer(PTracer::Any);
     let pages: usize = pages.parse().unwrap();
     let mut memory = vec![0u8; (pages + 1) * PAGE_SIZE];

@@ -25,7 +25,7 @@ use serde_json::Value;
 struct Server {
     child: Child,
     folder: PathBuf,
-    /// What it printed when clients could connect.
+    /// The object that it printed when clients could connect.
     ready: Value,
 }
 

@@ -94,7 +94,7 @@ fn a_device_may_be_longer_than_its_archive() {
     assert!(content.starts_with(&expected) && content.ends_with(&[3; 5000]));
     assert!(content[expected.len()..(1 << 20) - 5000].iter().all(|byte| *byte == 0));
     let refused = run(folder, &["serve", "image.lz4", "--overlay", "--size", "16K", "--nbd", "unix:other"]);
-    refused.refuses(&["is less than the 81920 bytes of the archive"]);
+    refused.refuses(&["--size", "81920"]);
 }
 
 #[test]
@@ -135,13 +135,13 @@ fn a_save_never_replaces_a_file_that_is_served() {
     server.client().write(5000, b"changed").unwrap();
     let archives = ["0.lz4", "1.tzd", "2.tzd"];
     let before = archives.map(|name| fs::read(folder.join(name)).unwrap());
-    run(folder, &["save", "-f", "control", "2.tzd"]).fails(&["2.tzd: is the archive that is served"]);
+    run(folder, &["save", "-f", "control", "2.tzd", "--json"]).fails_as("refused", &["2.tzd: "]);
     for name in ["1.tzd", "0.lz4", "link", "twin"] {
         let words = format!("{name}: is a base of the archive that is served, ");
         run(folder, &["save", "-f", "control", name]).fails(&[&words, "2.tzd"]);
         let onto = File::options().read(true).write(true).open(folder.join(name)).unwrap();
         let refused = finish(command(folder, &["save", "control", "-"]).stdout(onto), &[]);
-        refused.fails(&["standard output: is a base of the archive that is served, "]);
+        refused.fails(&["standard output: "]);
     }
     assert!(archives.map(|name| fs::read(folder.join(name)).unwrap()) == before);
 

@@ -37,7 +37,7 @@ fn files_at_the_path_of_a_socket_stay() {
     make_archive(folder);
     fs::write(folder.join("file"), b"content").unwrap();
     for command in commands("file") {
-        run(folder, &command).fails(&["file", "not a socket"]);
+        run(folder, &command).fails(&["file"]);
         assert_eq!(fs::read(folder.join("file")).unwrap(), b"content", "{command:?}");
     }
     assert!(!folder.join("other").exists(), "the socket of a server that did not start");
@@ -52,7 +52,7 @@ fn sockets_of_running_servers_stay() {
     server.client().write(0, &[7; 4096]).unwrap();
     for path in ["nbd", "vm", "control"] {
         for command in commands(path) {
-            run(folder, &command).fails(&[path, "in use"]);
+            run(folder, &[&command[..], &["--json".to_owned()]].concat()).fails_as("in_use", &[path]);
         }
         UnixStream::connect(folder.join(path)).unwrap();
     }
@@ -130,7 +130,7 @@ fn tcp_beyond_the_loopback_interface_is_asked_for() {
     let folder = folder();
     for address in ["tcp:0.0.0.0:0", "tcp:[::]:0", "tcp:192.0.2.1:0"] {
         let args = ["serve", "--size", "1M", "--nbd", "tcp:127.0.0.1:0", "--nbd", address];
-        run(folder.path(), &args).refuses(&[address, "TLS", "--allow-remote"]);
+        run(folder.path(), &args).refuses(&[address, "--allow-remote"]);
     }
     let server = Server::start(folder.path(), &["--size", "1M", "--nbd", "tcp:0.0.0.0:0", "--allow-remote"]);
     assert!(server.ready["nbd"][1].as_str().unwrap().starts_with("tcp:0.0.0.0:"));

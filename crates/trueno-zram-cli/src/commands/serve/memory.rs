@@ -9,7 +9,7 @@ use trueno_zram_store::{Store, StoreOptions};
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::machine::{Memory, lockable_bytes};
+use crate::machine::{SystemMemory, lockable_bytes};
 use crate::print::{quantity, report};
 
 /// The interval at which the machine's memory is read. Between two looks, the store takes no more than there was at the first one.
@@ -18,7 +18,7 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// Checks whether there is memory for a new store. Warns if there is less than it may take some day.
 pub(super) fn check(options: &StoreOptions, global: &Global) -> Result<(), Failure> {
     let needed_bytes = options.max_memory_bytes().map_err(super::store_failed)?;
-    let Some(room) = Memory::room() else { return Ok(()) };
+    let Some(room) = SystemMemory::room() else { return Ok(()) };
     if let Some(warning) = compare(options, needed_bytes, room, lockable_bytes())? {
         report::warn(global, "memory", &warning);
     }
@@ -29,7 +29,7 @@ pub(super) fn check(options: &StoreOptions, global: &Global) -> Result<(), Failu
 fn compare(
     options: &StoreOptions,
     needed_bytes: u64,
-    room: Memory,
+    room: SystemMemory,
     lockable_bytes: Option<u64>,
 ) -> Result<Option<String>, Failure> {
     let [needed, total, margin] = [needed_bytes, room.total_bytes, margin_bytes(room)].map(quantity::bytes);
@@ -65,7 +65,7 @@ const MAX_MARGIN_BYTES: u64 = 512 << 20;
 
 /// Returns the memory that is left to the rest of the machine or of the control group, and to the server itself: a 32nd of all,
 /// but enough for a `save`, which holds a batch of pages per thread, and for some replies on their way to clients.
-fn margin_bytes(room: Memory) -> u64 {
+fn margin_bytes(room: SystemMemory) -> u64 {
     let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get() as u64);
     let for_work = (32 << 20) + threads * (16 << 20);
     (room.total_bytes / 32).max(for_work).min(MAX_MARGIN_BYTES).min(room.total_bytes / 2)
@@ -77,7 +77,7 @@ pub(super) fn watch(store: &Arc<Store>, global: &Global) -> Result<(), Failure> 
         return Ok(());
     }
     // Before the first write, which may be that of --load.
-    leave_margin(store, Memory::room());
+    leave_margin(store, SystemMemory::room());
     let (store, global) = (Arc::downgrade(store), global.clone());
     let thread =
         std::thread::Builder::new().name("memory".to_owned()).spawn(move || watch_until_dropped(&store, &global));
@@ -87,7 +87,7 @@ pub(super) fn watch(store: &Arc<Store>, global: &Global) -> Result<(), Failure> 
 fn watch_until_dropped(store: &Weak<Store>, global: &Global) {
     let mut was_told = false;
     while let Some(store) = store.upgrade() {
-        let room = Memory::room();
+        let room = SystemMemory::room();
         let is_low = leave_margin(&store, room) == 0;
         if let Some(room) = room.filter(|_| is_low && !was_told) {
             let available = quantity::bytes(room.available_bytes);
@@ -100,7 +100,7 @@ fn watch_until_dropped(store: &Weak<Store>, global: &Global) {
 }
 
 /// Lets the store grow by what is available, less the margin. Returns by how much.
-fn leave_margin(store: &Store, room: Option<Memory>) -> u64 {
+fn leave_margin(store: &Store, room: Option<SystemMemory>) -> u64 {
     // Without figures there is nothing to compare with.
     let room_bytes = room.map_or(u64::MAX, |room| room.available_bytes.saturating_sub(margin_bytes(room)));
     store.limit_growth(room_bytes);
@@ -116,8 +116,8 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    fn room(total_bytes: u64, available_bytes: u64) -> Memory {
-        Memory { total_bytes, available_bytes }
+    fn room(total_bytes: u64, available_bytes: u64) -> SystemMemory {
+        SystemMemory { total_bytes, available_bytes }
     }
 
     fn compared(limit: Option<u64>, locked: bool, lockable_bytes: Option<u64>) -> Result<Option<String>, Failure> {

@@ -38,7 +38,7 @@ impl MadeUp {
     }
 }
 
-impl Source for MadeUp {
+impl MemorySource for MadeUp {
     fn page_entries(&self, address: u64, entries: &mut [u64]) -> io::Result<usize> {
         let from = &self.entries[usize::try_from(address / PAGE).unwrap()..];
         let count = from.len().min(entries.len());
@@ -125,7 +125,7 @@ fn what_is_left_out_is_counted() {
     let mut reader = MemoryReader::new(7, &source, lines.to_vec(), Selection::Anonymous);
     assert_eq!(reader.fill(&mut [[0; PAGE_SIZE]; 4]).unwrap(), 0);
     assert_eq!(reader.mappings, []);
-    assert_eq!(reader.left, Left { shared_bytes: 3 * PAGE, file_bytes: 3 * PAGE });
+    assert_eq!(reader.left, LeftOut { shared_bytes: 3 * PAGE, file_bytes: 3 * PAGE });
     let (mappings, seen) = read(&source, &lines, Selection::AllPrivate);
     let mappings = mappings.unwrap();
     assert_eq!((mappings.len(), runs(&mappings[0])), (1, vec![(1, Untouched), (1, Stored), (1, Untouched)]));

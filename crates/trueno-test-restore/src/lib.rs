@@ -1,4 +1,4 @@
-//! What the tests of restoring share: archives of pages, and second processes whose memory is restored.
+//! Shared by the tests of restoring: archives of pages, and second processes whose memory is restored.
 //!
 //! A test binary starts itself again as a second process: an ignored test is its body, and obeys commands.
 //!

@@ -1,4 +1,4 @@
-//! Which thread goes on first, where the order of two threads is tested.
+//! Decides which thread runs first, for tests of the order of two threads.
 
 use std::io;
 use std::mem;

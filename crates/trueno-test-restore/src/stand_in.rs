@@ -10,9 +10,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-/// What [`StandIn::signal`] returns for a process that touched a page that is poisoned.
+/// The result of [`StandIn::signal`] for a process that touched a page that is poisoned.
 pub const SIGBUS: Option<i32> = Some(libc::SIGBUS);
-/// What [`StandIn::signal`] returns for a process that was ended.
+/// The result of [`StandIn::signal`] for a process that was ended.
 pub const SIGKILL: Option<i32> = Some(libc::SIGKILL);
 
 /// The start of lines that are answers. The test harness prints lines of its own.

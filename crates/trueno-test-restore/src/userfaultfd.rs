@@ -51,7 +51,7 @@ pub fn create(features: u64) -> io::Result<OwnedFd> {
     if result == 0 { Ok(fd) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Whether the kernel lets this user create a userfaultfd with these features. If not, says so.
+/// Returns `true` if the kernel lets this user create a userfaultfd with these features. Prints the reason if not.
 #[must_use]
 pub fn is_allowed(features: u64) -> bool {
     match create(features) {

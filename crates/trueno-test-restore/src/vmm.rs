@@ -32,15 +32,15 @@ pub const HELPER: &str = "TRUENO_VMM_HELPER";
 /// The variable with the features to create the userfaultfd with.
 pub const FEATURES: &str = "TRUENO_VMM_FEATURES";
 
-/// Whether the kernel lets this user create a userfaultfd. If not, says so.
+/// Returns `true` if the kernel lets this user create a userfaultfd. Prints the reason if not.
 #[must_use]
 pub fn is_allowed() -> bool {
     userfaultfd::is_allowed(EVENT_REMOVE)
 }
 
-/// The memory of a stand-in VMM.
+/// The page size of a stand-in VMM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
+pub enum GuestPages {
     /// Pages of 4 KiB.
     Small,
     /// Pages of 2 MiB (hugetlb).
@@ -49,10 +49,10 @@ pub enum Memory {
 
 /// Starts a VMM whose memory is to become the image at `image`, and connects it to `socket`. The environment may have more variables.
 #[must_use]
-pub fn start(socket: &Path, image: &Path, memory: Memory, environment: &[(&str, &str)]) -> StandIn {
+pub fn start(socket: &Path, image: &Path, pages: GuestPages, environment: &[(&str, &str)]) -> StandIn {
     let mut command = stand_in::command("stand_in_vmm");
     command.env(SOCKET, socket).env(IMAGE, image).envs(environment.iter().copied());
-    if memory == Memory::Huge {
+    if pages == GuestPages::Huge {
         command.env(HUGE, "1");
     }
     StandIn::start(command)
@@ -127,7 +127,7 @@ impl Guest {
         unsafe { self.address(page).cast::<[u8; PAGE]>().read_volatile() }
     }
 
-    /// Whether the page has the content that it may have.
+    /// Returns `true` if the page has the content that it may have.
     fn is_right(&self, page: usize) -> bool {
         let before = self.removed[page].load(Ordering::SeqCst);
         let found = self.read(page);

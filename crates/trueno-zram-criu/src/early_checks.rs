@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use trueno_zram_core::PAGE_SIZE;
 
-use crate::memory::Memory;
+use crate::memory::DumpedMemory;
 
 const GROUP_PAGES: u64 = trueno_zram_archive::GROUP_PAGES as u64;
 /// Groups to check at either end of a process's memory.
@@ -25,7 +25,7 @@ pub(crate) struct EarlyChecks {
 impl EarlyChecks {
     /// Reads a page of each group that is probably touched first, from the ends inwards, unless the group is checked
     /// already. A page that is damaged is found again when it is touched.
-    pub(crate) fn run(&self, memory: &Memory) {
+    pub(crate) fn run(&self, memory: &DumpedMemory) {
         let parts: Vec<_> = memory.lazy_parts().collect();
         let pages = (0..GROUPS_PER_END).flat_map(|group| {
             parts.iter().flat_map(move |(source, pages)| {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     /// Memory of a process in the groups from the fifth on. The pages before it cannot wait.
-    fn memory(archive: Vec<u8>) -> Memory {
+    fn memory(archive: Vec<u8>) -> DumpedMemory {
         let entry = |address, pages, lazy| PagemapEntry { address, pages, parent: false, lazy, present: true };
         let (first, end) = (4 * GROUP_PAGES + 500, 40 * GROUP_PAGES);
         let entries = vec![
@@ -79,17 +79,17 @@ mod tests {
             entry(0x1000_0000, 100, true),
             entry(0x7000_0000, end - first - 100, true),
         ];
-        let mut memory = Memory::default();
+        let mut memory = DumpedMemory::default();
         let pages = Archive::read_from(Arc::new(archive)).unwrap().unwrap();
         memory.add(7, &Pagemap { pages_id: 1, entries }, Arc::new(pages), Path::new("p")).unwrap();
         memory
     }
 
-    fn pages(memory: &Memory) -> &dyn Pages {
+    fn pages(memory: &DumpedMemory) -> &dyn Pages {
         memory.lazy_parts().next().unwrap().0
     }
 
-    fn located(memory: &Memory) -> Vec<u64> {
+    fn located(memory: &DumpedMemory) -> Vec<u64> {
         (0..40).filter(|group| pages(memory).is_located(group * GROUP_PAGES)).collect()
     }
 
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn small_memory_is_checked_as_a_whole() {
-        let mut memory = Memory::default();
+        let mut memory = DumpedMemory::default();
         let entries = vec![PagemapEntry { address: 0x1000, pages: 1, parent: false, lazy: true, present: true }];
         let pages = Archive::read_from(Arc::new(archive())).unwrap().unwrap();
         memory.add(7, &Pagemap { pages_id: 1, entries }, Arc::new(pages), Path::new("p")).unwrap();

@@ -1,4 +1,4 @@
-//! What can be wrong with image directories, pagemaps and messages.
+//! Errors of image directories, pagemaps and messages.
 
 use std::fs::File;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use trueno_zram_io::open_regular_file;
 
-/// Why an image directory cannot be used, or a client not be served.
+/// An error of an image directory, or of a lazy restore.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -23,7 +23,7 @@ pub enum Error {
     Pagemap {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         problem: PagemapProblem,
     },
     /// An archive of pages cannot be opened.
@@ -95,7 +95,7 @@ pub enum Error {
         address: u64,
         /// The page's number in the pages file.
         page: u64,
-        /// What is wrong with it.
+        /// The reason.
         source: trueno_zram_archive::Error,
     },
     /// Pages that can wait are not in the images: they were left with the process that was dumped.
@@ -117,7 +117,7 @@ pub enum Error {
     Handover {
         /// The process.
         pid: i32,
-        /// What is wrong.
+        /// The reason.
         problem: &'static str,
     },
     /// `criu restore` ended before it had restored everything.
@@ -152,7 +152,7 @@ impl Error {
     }
 }
 
-/// What is wrong with a pagemap.
+/// The reason why a pagemap is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PagemapProblem {
@@ -169,7 +169,7 @@ pub enum PagemapProblem {
         at: u64,
     },
     /// A message claims a length that no message of a pagemap has.
-    #[error("byte {at}: a message of {len_bytes} bytes is no part of a pagemap")]
+    #[error("byte {at}: a message of {len_bytes} bytes is too long for a pagemap")]
     MessageLen {
         /// Position of the message.
         at: u64,

@@ -48,7 +48,7 @@ pub(crate) struct ProcessImage {
 pub struct PagesName {
     /// N in `pages-N.img`.
     pub pages_id: u32,
-    /// Whether it is an archive or a delta.
+    /// `true` for an archive or a delta.
     pub compressed: bool,
 }
 
@@ -109,7 +109,7 @@ impl ImageDir {
         Ok(self)
     }
 
-    /// Whether a pagemap describes the pages in `pages-N.img`.
+    /// Returns `true` if a pagemap describes the pages in `pages-N.img`.
     #[must_use]
     pub fn describes(&self, pages_id: u32) -> bool {
         self.processes.iter().chain(&self.shared).any(|image| image.pagemap.pages_id == pages_id)

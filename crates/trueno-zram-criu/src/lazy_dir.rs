@@ -78,7 +78,7 @@ impl Drop for LazyDir {
 }
 
 /// Makes an image directory as `criu dump --lazy-pages` leaves it: the pages that a process needs before it runs, and
-/// pagemaps that say that the others come from a page server.
+/// pagemaps that mark the others as lazy.
 ///
 /// Other images become symbolic links. The original directory is not changed. The opener finds the bases of deltas.
 ///
@@ -90,7 +90,7 @@ pub fn write_lazy_dir(images: &ImageDir, opener: &ArchiveOpener, path: &Path) ->
     Ok(lazy)
 }
 
-/// Whether a file is written anew, or belongs to an earlier run of CRIU.
+/// Returns `true` for a file that is written anew, or that belongs to an earlier run of CRIU.
 fn is_rewritten(name: &str) -> bool {
     name.starts_with("pagemap-")
         || PagesName::parse(name).is_some()

@@ -13,11 +13,11 @@ use std::thread;
 
 use rustix::net::sockopt::set_socket_passcred;
 use trueno_zram_connections::{Received, serve_each};
-use trueno_zram_restore::{Notice, Options, Process, ProcessRestore, Report};
+use trueno_zram_restore::{MissingMemory, Notice, Process, ProcessRestore, RestoreOptions, RestoreReport};
 
 use crate::early_checks::EarlyChecks;
 use crate::error::Error;
-use crate::memory::Memory;
+use crate::memory::DumpedMemory;
 
 /// The name of the socket in the work directory of `criu restore --lazy-pages`.
 pub const LAZY_PAGES_SOCKET: &str = "lazy-pages.socket";
@@ -31,7 +31,7 @@ const FINISHED: i32 = 0x5253_5446;
 /// restored, it is ended. See [`ProcessRestore`].
 #[derive(Debug)]
 pub struct LazyPages {
-    memory: Memory,
+    memory: DumpedMemory,
     restore: ProcessRestore,
 }
 
@@ -39,8 +39,8 @@ impl LazyPages {
     /// Restores from `memory`. Calls `notify` with what happens meanwhile.
     ///
     /// ```
-    /// use trueno_zram_criu::{LazyPages, Memory};
-    /// let daemon = LazyPages::new(Memory::default(), Default::default(), |_| {})?;
+    /// use trueno_zram_criu::{LazyPages, DumpedMemory};
+    /// let daemon = LazyPages::new(DumpedMemory::default(), Default::default(), |_| {})?;
     /// assert_eq!(daemon.memory().len_bytes(), 0);
     /// # Ok::<(), trueno_zram_criu::Error>(())
     /// ```
@@ -48,8 +48,8 @@ impl LazyPages {
     /// # Errors
     /// [`Error::Absent`] if the images do not have all pages; [`Error::Restore`].
     pub fn new(
-        memory: Memory,
-        options: Options,
+        memory: DumpedMemory,
+        options: RestoreOptions,
         notify: impl Fn(Notice<'_>) + Send + Sync + 'static,
     ) -> Result<Self, Error> {
         memory.check_lazy_pages()?;
@@ -68,7 +68,7 @@ impl LazyPages {
 
     /// Returns the memory that processes are restored from.
     #[must_use]
-    pub fn memory(&self) -> &Memory {
+    pub fn memory(&self) -> &DumpedMemory {
         &self.memory
     }
 
@@ -79,9 +79,9 @@ impl LazyPages {
     /// then. It connects long before it has a process to send, so there is no time limit.
     ///
     /// # Errors
-    /// What `criu restore` did wrong, and [`Error::Restore`]. All processes that it had handed over have been ended then, but for those
+    /// Errors of the messages of `criu restore`, and [`Error::Restore`]. All processes that it had handed over have been ended then, but for those
     /// that were complete. That a single process failed is passed to `notify`; see [`failures`](Self::failures).
-    pub fn serve(&self, listener: &UnixListener) -> Result<Report, Error> {
+    pub fn serve(&self, listener: &UnixListener) -> Result<RestoreReport, Error> {
         let early = EarlyChecks::default();
         thread::scope(|threads| {
             // Without this thread, everything is checked when it is touched.
@@ -93,7 +93,7 @@ impl LazyPages {
         })
     }
 
-    fn serve_next(&self, listener: &UnixListener, early: &EarlyChecks) -> Result<Report, Error> {
+    fn serve_next(&self, listener: &UnixListener, early: &EarlyChecks) -> Result<RestoreReport, Error> {
         let served = Mutex::new(None);
         let accepted = serve_each(listener, Some(1), |client| {
             let first = receive_word(client.connection());
@@ -112,7 +112,7 @@ impl LazyPages {
         connection: &UnixStream,
         first: Result<i32, Error>,
         early: &EarlyChecks,
-    ) -> Result<Report, Error> {
+    ) -> Result<RestoreReport, Error> {
         thread::scope(|threads| {
             let handler = threads.spawn(|| self.restore.run());
             let taken = first.and_then(|first| self.take_over(connection, first));
@@ -167,18 +167,18 @@ impl LazyPages {
             Err(error) => {
                 // CRIU ends its processes once it finds the connection closed. What is missing must not become zeros before.
                 let _ = connection.shutdown(Shutdown::Both);
-                if let Some((extents, pages)) = known {
-                    self.restore.poison(number, fd, pages, &extents);
+                if let Some((extents, source)) = known {
+                    self.restore.poison(MissingMemory { pid: number, uffd: fd, source, extents });
                 }
                 return Err(error);
             }
         };
-        let Some((extents, pages)) = known else {
+        let Some((extents, source)) = known else {
             // It has a userfaultfd, and would wait for its first page for ever.
             self.restore.refuse(&process, fd);
             return Err(Error::UnknownProcess { pid });
         };
-        Ok(self.restore.add((number, process), fd, pages, &extents)?)
+        Ok(self.restore.add(process, MissingMemory { pid: number, uffd: fd, source, extents })?)
     }
 }
 

@@ -32,6 +32,6 @@ pub use image_dir::{ImageDir, PagesName};
 pub use lazy_dir::{LazyDir, write_lazy_dir};
 #[cfg(target_os = "linux")]
 pub use lazy_pages::{LAZY_PAGES_SOCKET, LazyPages};
-pub use memory::Memory;
+pub use memory::DumpedMemory;
 pub use pagemap::{Pagemap, PagemapEntry};
 pub use pages_file::open_pages;

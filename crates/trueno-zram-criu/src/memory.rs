@@ -18,44 +18,44 @@ use crate::pagemap::Pagemap;
 /// ```
 /// use std::sync::Arc;
 /// use trueno_zram_archive::PlainPages;
-/// use trueno_zram_criu::{Memory, Pagemap, PagemapEntry};
+/// use trueno_zram_criu::{DumpedMemory, Pagemap, PagemapEntry};
 /// let entries = vec![PagemapEntry { address: 0x7000, pages: 2, parent: false, lazy: true, present: true }];
-/// let mut memory = Memory::default();
+/// let mut memory = DumpedMemory::default();
 /// let pages = PlainPages::new(Arc::new(vec![1; 8192]))?;
 /// memory.add(42, &Pagemap { pages_id: 1, entries }, Arc::new(pages), "pagemap-42.img".as_ref())?;
 /// assert_eq!(memory.processes().collect::<Vec<_>>(), [42]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Default)]
-pub struct Memory {
-    processes: BTreeMap<u64, Process>,
+pub struct DumpedMemory {
+    processes: BTreeMap<u64, ProcessPages>,
 }
 
-struct Process {
+struct ProcessPages {
     pages: Arc<dyn Pages>,
-    extents: Vec<Extent>,
+    extents: Vec<FileExtent>,
     /// The first address whose page can wait, but is in no file of the directory.
     absent: Option<u64>,
 }
 
 /// Pages that lie in a row, in memory and in the file.
 #[derive(Clone, Copy, Debug)]
-struct Extent {
+struct FileExtent {
     address: u64,
     end: u64,
     first_page: u64,
-    /// Whether the process can run without them.
+    /// `true` if the process can run without them.
     lazy: bool,
 }
 
-impl Extent {
+impl FileExtent {
     #[cfg(target_os = "linux")]
     fn pages(&self) -> u64 {
         (self.end - self.address) / PAGE_SIZE as u64
     }
 }
 
-impl Memory {
+impl DumpedMemory {
     /// Opens the pages of all processes of a directory. The opener finds the bases of deltas.
     ///
     /// # Errors
@@ -76,13 +76,13 @@ impl Memory {
         pagemap.check_pages(pages.len_bytes(), path)?;
         let mut first_page = 0;
         let extents = pagemap.entries.iter().filter(|entry| entry.present).map(|entry| {
-            let extent = Extent { address: entry.address, end: entry.end(), first_page, lazy: entry.lazy };
+            let extent = FileExtent { address: entry.address, end: entry.end(), first_page, lazy: entry.lazy };
             first_page += entry.pages;
             extent
         });
         let extents = extents.collect();
         let absent = pagemap.entries.iter().find(|entry| entry.lazy && !entry.present).map(|entry| entry.address);
-        self.processes.insert(pid, Process { pages, extents, absent });
+        self.processes.insert(pid, ProcessPages { pages, extents, absent });
         Ok(())
     }
 
@@ -107,7 +107,7 @@ impl Memory {
     /// Returns the pages of a process that can wait: ranges of memory, and the file that they are in.
     #[cfg(target_os = "linux")]
     pub(crate) fn lazy_pages(&self, pid: u64) -> Option<(Vec<trueno_zram_restore::Extent>, Arc<dyn Pages>)> {
-        let Process { pages, extents, .. } = self.processes.get(&pid)?;
+        let ProcessPages { pages, extents, .. } = self.processes.get(&pid)?;
         let lazy = extents.iter().filter(|extent| extent.lazy).map(|extent| trueno_zram_restore::Extent {
             address: extent.address,
             pages: extent.pages(),
@@ -128,9 +128,9 @@ impl Memory {
     }
 }
 
-impl std::fmt::Debug for Memory {
+impl std::fmt::Debug for DumpedMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Memory({} bytes of {} processes)", self.len_bytes(), self.processes.len())
+        write!(f, "DumpedMemory({} bytes of {} processes)", self.len_bytes(), self.processes.len())
     }
 }
 
@@ -152,7 +152,7 @@ mod tests {
             entry(0xa000, 4, true, true),
         ];
         let pages = || Arc::new(PlainPages::new(Arc::new(vec![0; 9 * PAGE_SIZE])).unwrap());
-        let mut memory = Memory::default();
+        let mut memory = DumpedMemory::default();
         memory.add(7, &Pagemap { pages_id: 1, entries: entries.clone() }, pages(), Path::new("p")).unwrap();
         assert_eq!(memory.len_bytes(), 9 * PAGE_SIZE as u64);
         let (lazy, _) = memory.lazy_pages(7).unwrap();

@@ -1,4 +1,4 @@
-//! `pagemap-PID.img`: which addresses of a process have pages, and where they are.
+//! `pagemap-PID.img`: the addresses of a process that have pages, and the positions of these in the pages file.
 
 use std::io::{self, Read};
 use std::path::Path;

@@ -7,7 +7,7 @@ use std::path::Path;
 use trueno_test_restore::archive_of;
 use trueno_zram_archive::{ArchiveWriter, Format, WriteOptions};
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, Page};
-use trueno_zram_criu::{Error, ImageDir, Memory, Pagemap, PagemapEntry, open_pages, write_lazy_dir};
+use trueno_zram_criu::{DumpedMemory, Error, ImageDir, Pagemap, PagemapEntry, open_pages, write_lazy_dir};
 use trueno_zram_io::ArchiveOpener;
 
 const PID: u64 = 4711;
@@ -106,7 +106,7 @@ fn a_lazy_directory_has_what_is_needed_at_once_and_nothing_else() {
 #[test]
 fn directories_that_are_not_whole_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let open = || ImageDir::open(dir.path()).and_then(|images| Memory::open(&images, &ArchiveOpener::new()));
+    let open = || ImageDir::open(dir.path()).and_then(|images| DumpedMemory::open(&images, &ArchiveOpener::new()));
     assert!(matches!(open(), Err(Error::NoPagemaps { .. })));
     fs::write(dir.path().join("pagemap-4711.img"), pagemap().encode()).unwrap();
     assert!(matches!(open(), Err(Error::NoPages { pages_id: 9, .. })));

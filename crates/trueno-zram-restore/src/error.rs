@@ -1,4 +1,4 @@
-//! What ends a session.
+//! Errors of lazy restores.
 
 use std::io;
 
@@ -20,7 +20,7 @@ pub enum Error {
         /// Bytes that arrived.
         received: usize,
     },
-    /// The VMM connected, and left for another one when there were too many connections, or none was served any more.
+    /// The connection was closed to make room for another one, or because no more VMs are served.
     #[error("the VMM sent its message too late: its connection was needed for another one, or no more VMs are served")]
     Displaced,
     /// The message is longer than any list of regions.
@@ -41,7 +41,7 @@ pub enum Error {
     /// The file descriptor is something else.
     #[error("the file descriptor is not a userfaultfd but {what}")]
     NotUserfaultfd {
-        /// What `/proc` calls it.
+        /// Its name in `/proc`.
         what: String,
     },
     /// The userfaultfd was created with a feature that moves memory out of the regions or hides faults.
@@ -56,7 +56,7 @@ pub enum Error {
     )]
     NoRemoveEvents,
     /// The userfaultfd of a process would not report all changes of its memory.
-    #[error("the userfaultfd lacks the feature {name}: pages could get the content of other ones")]
+    #[error("the userfaultfd lacks the feature {name}: pages could receive stale data")]
     NoEvents {
         /// Its name without `UFFD_FEATURE_`.
         name: &'static str,
@@ -66,7 +66,7 @@ pub enum Error {
     Region {
         /// Its position in the message, from 0.
         index: usize,
-        /// What is wrong with it.
+        /// The reason.
         problem: RegionProblem,
     },
     /// The message lists no region.
@@ -80,7 +80,7 @@ pub enum Error {
     Damaged {
         /// The page in the archive.
         page: u64,
-        /// What is wrong with it.
+        /// The reason.
         source: trueno_zram_archive::Error,
     },
     /// A page is no longer restored, because restoring another one has failed.
@@ -102,17 +102,17 @@ pub enum Error {
     Touches {
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The reason.
         problem: &'static str,
     },
     /// A thread of the background fill panicked.
     #[error("a thread of the background fill failed")]
     Worker,
-    /// A process has moved memory over other memory while it was forked. What its child has there is not known.
-    #[error("memory was moved over other memory during a fork")]
+    /// A fork of the process raced with `mremap` onto addresses in use. The content of these addresses in the child is unknown.
+    #[error("the fork raced with mremap; addresses of the child are ambiguous")]
     Order,
-    /// A process of several threads has ended while one of them may have moved memory beside a fork. What its child has is
-    /// not known.
+    /// A process of several threads has ended while one of them may have moved memory beside a fork. The layout of its child is
+    /// unknown.
     #[error("the process that it was forked from ended before all changes of its memory were reported")]
     Unreported,
     /// The process is about to end and takes no further VMs.
@@ -128,7 +128,7 @@ pub enum Error {
     },
 }
 
-/// What is wrong with a memory region.
+/// The reason why a memory region is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionProblem {
@@ -150,7 +150,7 @@ pub enum RegionProblem {
         what: &'static str,
         /// Its value.
         value: u64,
-        /// What it must be a multiple of.
+        /// The required alignment.
         of: u64,
     },
     /// The region has no pages.
@@ -170,7 +170,7 @@ pub enum RegionProblem {
     /// Two regions share addresses or content.
     #[error("its {what} overlap those of region {other}")]
     Overlap {
-        /// What they share.
+        /// `addresses` or `contents`.
         what: &'static str,
         /// The other region's position in the message.
         other: usize,

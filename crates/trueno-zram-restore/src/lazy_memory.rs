@@ -1,4 +1,4 @@
-//! Memory that is restored lazily, of a VM or a process: what the handler and the workers of the background fill share.
+//! Memory that is restored lazily, of a VM or a process: the state shared by the handler and the workers of the background fill.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use trueno_zram_core::{Page, is_zero};
 
 use crate::error::Error;
 use crate::gate::Gate;
-use crate::options::Report;
-use crate::states::States;
+use crate::options::RestoreReport;
+use crate::states::UnitStates;
 use crate::uffd::{Progress, Userfaultfd};
 
 /// The source of missing memory, the state of its units, and the userfaultfd that it is filled through.
@@ -20,7 +20,7 @@ use crate::uffd::{Progress, Userfaultfd};
 pub(crate) struct LazyMemory {
     pub(crate) uffd: Arc<Userfaultfd>,
     pub(crate) source: Arc<dyn Pages>,
-    pub(crate) states: States,
+    pub(crate) states: UnitStates,
     /// Keeps copies apart from the reading of events.
     pub(crate) gate: Gate,
     pub(crate) counters: Counters,
@@ -94,7 +94,7 @@ impl Stop {
 }
 
 impl LazyMemory {
-    pub(crate) fn new(uffd: Arc<Userfaultfd>, source: Arc<dyn Pages>, states: States) -> Self {
+    pub(crate) fn new(uffd: Arc<Userfaultfd>, source: Arc<dyn Pages>, states: UnitStates) -> Self {
         Self { uffd, source, states, gate: Gate::default(), counters: Counters::default() }
     }
 
@@ -142,7 +142,7 @@ pub(crate) struct Counters {
 
 impl Counters {
     /// Adds what was done to a report.
-    pub(crate) fn add_to(&self, report: &mut Report) {
+    pub(crate) fn add_to(&self, report: &mut RestoreReport) {
         let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         report.faults += value(&self.faults);
         report.copied_bytes += value(&self.copied_bytes);

@@ -17,29 +17,21 @@
 
 mod error;
 mod event;
-mod fill;
 mod gate;
-mod handler;
-mod handshake;
 mod lazy_memory;
 mod on_drop;
 mod options;
 mod process;
 mod processes;
 mod read_intact;
-mod regions;
-mod restore;
-mod session;
 mod states;
-mod touches;
 mod uffd;
-mod vmms;
+mod vms;
 mod wake;
 
 pub use error::{Error, RegionProblem};
-pub use options::{Ending, Notice, OnDamage, Options, Report};
+pub use options::{Ending, Notice, OnDamage, RestoreOptions, RestoreReport};
 pub use process::Process;
-pub use processes::{Extent, ProcessRestore};
-pub use restore::LazyRestore;
-pub use touches::Touches;
+pub use processes::{Extent, MissingMemory, ProcessRestore};
 pub use trueno_zram_archive::{Image, Pages, PlainPages, Visit};
+pub use vms::{LazyRestore, Touches};

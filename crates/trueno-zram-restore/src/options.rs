@@ -1,4 +1,4 @@
-//! How VMs and processes are restored, and what is reported of them.
+//! Options of lazy restores, reports, and notices.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use trueno_zram_connections::MAX_CONNECTIONS;
 
 use crate::error::Error;
 
-/// What happens to a VM or a process that touches a page that cannot be restored.
+/// The treatment of a VM or a process that touches a page that cannot be restored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDamage {
     /// The access fails as on broken memory (SIGBUS, or a machine check in the guest), and the VM goes on if it can. Where
@@ -18,32 +18,77 @@ pub enum OnDamage {
     Kill,
 }
 
-/// Tuning options of a [`LazyRestore`](crate::LazyRestore).
+/// Tuning options of [`LazyRestore`](crate::LazyRestore) and [`ProcessRestore`](crate::ProcessRestore).
 ///
 /// ```
-/// use trueno_zram_restore::{OnDamage, Options};
-/// let options = Options { on_damage: OnDamage::Kill, ..Options::default() };
-/// assert_eq!(options.around_bytes, 64 << 10);
+/// use trueno_zram_restore::{OnDamage, RestoreOptions};
+/// let options = RestoreOptions::default().with_on_damage(OnDamage::Kill).with_around_bytes(0);
+/// assert!(options.background_fill);
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// The block around a fault that is restored with it, while no other fault waits. 4096 or less disables it.
+#[non_exhaustive]
+pub struct RestoreOptions {
+    /// The block around a fault that is restored with it, while no other fault waits: 64 KiB by default. 4096 or less disables it.
     pub around_bytes: u64,
-    /// How long the handler looks for the next fault before it sleeps. Waking it takes some 40 µs on an idle core.
+    /// The time for which the handler polls for the next fault before it sleeps. Waking it takes some 40 µs on an idle core.
     pub spin: Duration,
-    /// Whether all memory is restored in the background. Otherwise only what is touched, and what was recorded.
+    /// `true` to restore all memory in the background, not only what is touched and what was recorded.
     pub background_fill: bool,
     /// Threads that restore memory in the background.
     pub workers: NonZeroUsize,
-    /// What happens if a page cannot be restored.
+    /// The treatment of pages that cannot be restored.
     pub on_damage: OnDamage,
-    /// How long a VMM may take for its first message.
+    /// The time that a VMM may take for its first message.
     pub handshake_timeout: Duration,
-    /// VMs that are restored at the same time. More of them wait.
+    /// VMs that are restored at the same time. Later ones wait.
     pub vms_at_a_time: NonZeroUsize,
 }
 
-impl Default for Options {
+impl RestoreOptions {
+    /// Sets [`around_bytes`](Self::around_bytes).
+    #[must_use]
+    pub fn with_around_bytes(self, around_bytes: u64) -> Self {
+        Self { around_bytes, ..self }
+    }
+
+    /// Sets [`spin`](Self::spin).
+    #[must_use]
+    pub fn with_spin(self, spin: Duration) -> Self {
+        Self { spin, ..self }
+    }
+
+    /// Sets [`background_fill`](Self::background_fill).
+    #[must_use]
+    pub fn with_background_fill(self, background_fill: bool) -> Self {
+        Self { background_fill, ..self }
+    }
+
+    /// Sets [`workers`](Self::workers).
+    #[must_use]
+    pub fn with_workers(self, workers: NonZeroUsize) -> Self {
+        Self { workers, ..self }
+    }
+
+    /// Sets [`on_damage`](Self::on_damage).
+    #[must_use]
+    pub fn with_on_damage(self, on_damage: OnDamage) -> Self {
+        Self { on_damage, ..self }
+    }
+
+    /// Sets [`handshake_timeout`](Self::handshake_timeout).
+    #[must_use]
+    pub fn with_handshake_timeout(self, handshake_timeout: Duration) -> Self {
+        Self { handshake_timeout, ..self }
+    }
+
+    /// Sets [`vms_at_a_time`](Self::vms_at_a_time).
+    #[must_use]
+    pub fn with_vms_at_a_time(self, vms_at_a_time: NonZeroUsize) -> Self {
+        Self { vms_at_a_time, ..self }
+    }
+}
+
+impl Default for RestoreOptions {
     fn default() -> Self {
         Self {
             around_bytes: 64 << 10,
@@ -57,10 +102,10 @@ impl Default for Options {
     }
 }
 
-/// What was done for a VM.
+/// The work done for a VM, or for all processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Report {
+pub struct RestoreReport {
     /// Memory of the VM in bytes.
     pub memory_bytes: u64,
     /// Faults that were answered.
@@ -73,7 +118,7 @@ pub struct Report {
     pub removed_bytes: u64,
     /// Faults on damaged pages, answered by poison.
     pub poisoned: u64,
-    /// Whether all memory was restored, and the VM no longer needed the handler.
+    /// `true` if all memory was restored, and the VM no longer needed the handler.
     pub complete: bool,
 }
 
@@ -89,10 +134,10 @@ pub enum Ending {
     Unprotected,
 }
 
-/// Told what happens while VMs and processes run.
+/// Receives notices while VMs and processes run.
 pub(crate) type Notify = dyn Fn(Notice<'_>) + Send + Sync;
 
-/// Something worth telling while a VM runs.
+/// An event of a running restore.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Notice<'a> {
@@ -107,14 +152,14 @@ pub enum Notice<'a> {
     Poisoned {
         /// The page in the archive.
         page: u64,
-        /// What is wrong with it.
+        /// The reason.
         error: &'a trueno_zram_archive::Error,
     },
     /// Memory ran short; the rest is restored when it is touched.
     FillStopped,
     /// All memory is restored: the VM or the process no longer needs the handler.
     Complete,
-    /// A VMM has connected while as many are served as may be at a time. It waits until one has ended. Told once.
+    /// A VMM has connected while as many are served as may be at a time. It waits until one has ended. Reported once.
     Crowded {
         /// VMs that are restored at the same time.
         vms_at_a_time: NonZeroUsize,
@@ -131,7 +176,7 @@ pub enum Notice<'a> {
 }
 
 impl Notice<'_> {
-    /// Tells that a page was poisoned, if it is damaged.
+    /// Notifies that a page was poisoned, if it is damaged.
     pub(crate) fn poisoned(notify: &Notify, error: &Error) {
         if let Error::Damaged { page, source } = error {
             notify(Notice::Poisoned { page: *page, error: source });

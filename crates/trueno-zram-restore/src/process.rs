@@ -1,4 +1,4 @@
-//! A process that depends on a handler: whether it runs, and its end.
+//! A process that depends on a handler, by its pidfd: ending it, and waiting for its end.
 
 use std::fs;
 use std::io;

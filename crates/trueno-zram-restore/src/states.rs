@@ -1,4 +1,4 @@
-//! Two bits per unit, changed by many threads: whether it was filled, and whether it was removed.
+//! Two bits per unit, changed by many threads: filled, and removed.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,13 +36,13 @@ impl Clone for Bits {
 
 /// The units that were filled, and those that the VMM removed.
 #[derive(Clone, Debug)]
-pub(crate) struct States {
+pub(crate) struct UnitStates {
     filled: Bits,
     removed: Bits,
     count: usize,
 }
 
-impl States {
+impl UnitStates {
     pub(crate) fn new(count: usize) -> Self {
         Self { filled: Bits::new(count), removed: Bits::new(count), count }
     }
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn removed_units_are_not_wanted_whether_they_were_filled_or_not() {
-        let states = States::new(130);
+        let states = UnitStates::new(130);
         assert!(states.is_wanted(129) && !states.is_complete());
         states.set_filled(129);
         assert_eq!(states.set_removed(100..130), 30);

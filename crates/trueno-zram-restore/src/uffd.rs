@@ -15,11 +15,11 @@ use crate::event::{FORK, MESSAGE_LEN};
 
 // The numbers of <linux/userfaultfd.h>. UFFDIO_POISON is Linux 6.6; its number is never reused.
 const GROUP: u8 = 0xaa;
-const UNREGISTER: Opcode = opcode::read::<Range>(GROUP, 0x01);
-const WAKE: Opcode = opcode::read::<Range>(GROUP, 0x02);
-const COPY: Opcode = opcode::read_write::<Copy>(GROUP, 0x03);
-const ZEROPAGE: Opcode = opcode::read_write::<Fill>(GROUP, 0x04);
-const POISON: Opcode = opcode::read_write::<Fill>(GROUP, 0x08);
+const UNREGISTER: Opcode = opcode::read::<UffdioRange>(GROUP, 0x01);
+const WAKE: Opcode = opcode::read::<UffdioRange>(GROUP, 0x02);
+const COPY: Opcode = opcode::read_write::<UffdioCopy>(GROUP, 0x03);
+const ZEROPAGE: Opcode = opcode::read_write::<UffdioFill>(GROUP, 0x04);
+const POISON: Opcode = opcode::read_write::<UffdioFill>(GROUP, 0x08);
 
 /// Features whose events carry memory away from the addresses of the handshake.
 const EVENT_FORK: u64 = 1 << 1;
@@ -35,7 +35,7 @@ pub(crate) const PROBE_ADDRESS: u64 = 0x1_0000;
 /// `struct uffdio_range`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-struct Range {
+struct UffdioRange {
     start: u64,
     len: u64,
 }
@@ -43,7 +43,7 @@ struct Range {
 /// `struct uffdio_copy`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-struct Copy {
+struct UffdioCopy {
     dst: u64,
     src: u64,
     len: u64,
@@ -54,8 +54,8 @@ struct Copy {
 /// `struct uffdio_zeropage` and `struct uffdio_poison`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-struct Fill {
-    range: Range,
+struct UffdioFill {
+    range: UffdioRange,
     mode: u64,
     filled: i64,
 }
@@ -162,7 +162,7 @@ impl Userfaultfd {
     /// Copies `from` to the missing pages at `to`, and wakes the threads that wait for them.
     pub(crate) fn copy(&self, to: u64, from: &[u8]) -> Progress {
         let (src, len) = (from.as_ptr() as u64, from.len() as u64);
-        let mut arguments = Copy { dst: to, src, len, mode: 0, copied: 0 };
+        let mut arguments = UffdioCopy { dst: to, src, len, mode: 0, copied: 0 };
         // SAFETY: UFFDIO_COPY takes a `uffdio_copy`. It reads `len` bytes at `src`, which `from` borrows until it returns.
         let result = unsafe { self.ioctl::<COPY, _>(&mut arguments) };
         Progress::of(result, arguments.copied)
@@ -170,7 +170,7 @@ impl Userfaultfd {
 
     /// Fills missing pages with zeros, and wakes the threads that wait for them. Not for hugetlb memory.
     pub(crate) fn zero(&self, start: u64, len: u64) -> Progress {
-        let mut arguments = Fill { range: Range { start, len }, mode: 0, filled: 0 };
+        let mut arguments = UffdioFill { range: UffdioRange { start, len }, mode: 0, filled: 0 };
         // SAFETY: UFFDIO_ZEROPAGE takes a `uffdio_zeropage`, and no other memory of this process.
         let result = unsafe { self.ioctl::<ZEROPAGE, _>(&mut arguments) };
         Progress::of(result, arguments.filled)
@@ -178,8 +178,8 @@ impl Userfaultfd {
 
     /// Makes every later access to missing pages fail like one to broken memory.
     pub(crate) fn poison(&self, start: u64, len: u64) -> Progress {
-        let mut arguments = Fill { range: Range { start, len }, mode: 0, filled: 0 };
-        // SAFETY: UFFDIO_POISON takes a `uffdio_poison`, which has the layout of `Fill`, and no other memory of this process.
+        let mut arguments = UffdioFill { range: UffdioRange { start, len }, mode: 0, filled: 0 };
+        // SAFETY: UFFDIO_POISON takes a `uffdio_poison`, which has the layout of `UffdioFill`, and no other memory of this process.
         let result = unsafe { self.ioctl::<POISON, _>(&mut arguments) };
         Progress::of(result, arguments.filled)
     }
@@ -187,13 +187,13 @@ impl Userfaultfd {
     /// Wakes the threads that wait for pages that are there already.
     pub(crate) fn wake(&self, start: u64, len: u64) -> Result<(), Errno> {
         // SAFETY: UFFDIO_WAKE takes a `uffdio_range`, and no other memory of this process.
-        unsafe { self.ioctl::<WAKE, _>(&mut Range { start, len }) }
+        unsafe { self.ioctl::<WAKE, _>(&mut UffdioRange { start, len }) }
     }
 
     /// Leaves later faults in the range to the kernel, which fills them with zeros.
     pub(crate) fn unregister(&self, start: u64, len: u64) -> Result<(), Errno> {
         // SAFETY: UFFDIO_UNREGISTER takes a `uffdio_range`, and no other memory of this process.
-        unsafe { self.ioctl::<UNREGISTER, _>(&mut Range { start, len }) }
+        unsafe { self.ioctl::<UNREGISTER, _>(&mut UffdioRange { start, len }) }
     }
 
     /// # Safety

@@ -65,11 +65,11 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     match &args.action {
         Action::LazyPages(args) => lazy_pages::run(args, global),
         Action::Compress(CompressArgs { dir, compression, keep }) => {
-            let files = pages_files(dir, Form::Plain)?;
+            let files = pages_files(dir, PagesForm::Plain)?;
             compress::run(&compress::Args::of_files(files, *compression, *keep), global)
         }
         Action::Decompress(DecompressArgs { dir, bases, keep }) => {
-            let files = pages_files(dir, Form::Compressed)?;
+            let files = pages_files(dir, PagesForm::Compressed)?;
             decompress::run(&decompress::Args::of_files(files, bases, *keep), global)
         }
     }
@@ -77,23 +77,24 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 
 /// The form of a pages file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum PagesForm {
     Plain,
     Compressed,
 }
 
 /// Returns the pages files of a directory that have this form. The pagemaps are checked: pages that they do not describe, or
 /// that CRIU has compressed itself, are left alone.
-fn pages_files(dir: &Path, form: Form) -> Result<Vec<PathBuf>, Failure> {
+fn pages_files(dir: &Path, form: PagesForm) -> Result<Vec<PathBuf>, Failure> {
     let images = ImageDir::open(dir).map_err(failure)?;
     let files = ImageDir::pages_files(dir).map_err(failure)?;
-    let is_wanted = |name: &PagesName| name.compressed == (form == Form::Compressed) && images.describes(name.pages_id);
+    let is_wanted =
+        |name: &PagesName| name.compressed == (form == PagesForm::Compressed) && images.describes(name.pages_id);
     let wanted = files.into_iter().filter(|(name, _)| is_wanted(name));
     let wanted: Vec<PathBuf> = wanted.map(|(_, path)| path).collect();
     if wanted.is_empty() {
         let what = match form {
-            Form::Plain => "it has no pages-N.img to compress",
-            Form::Compressed => "it has no pages-N.img.lz4, .zst or .tzd to decompress",
+            PagesForm::Plain => "it has no pages-N.img to compress",
+            PagesForm::Compressed => "it has no pages-N.img.lz4, .zst or .tzd to decompress",
         };
         return Err(Failure::at(dir.display(), what));
     }

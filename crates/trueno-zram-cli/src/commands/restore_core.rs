@@ -37,7 +37,7 @@ struct Report<'a> {
     seconds: f64,
 }
 
-/// What is made of a snapshot.
+/// The core file to make of a snapshot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CoreOptions<'a> {
     pub(crate) archive: &'a Path,

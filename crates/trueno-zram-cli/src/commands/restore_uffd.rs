@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use serde::Serialize;
 use trueno_zram_io::UnixSocket;
-use trueno_zram_restore::{Ending, Error, LazyRestore, Notice, OnDamage, Options, Touches};
+use trueno_zram_restore::{Ending, Error, LazyRestore, Notice, OnDamage, RestoreOptions, RestoreReport, Touches};
 
 use super::restore_core::{self, CoreOptions};
 use crate::args::{Global, parse_whole, ranges::parse_number};
@@ -72,7 +72,7 @@ pub(crate) struct Args {
     /// Microseconds to look for the next fault before sleeping. Waking up takes some 40 us on an idle core.
     #[arg(long, value_name = "US", value_parser = parse_whole::<u64>, default_value = "500")]
     spin: u64,
-    /// What happens to a VM that touches a damaged page.
+    /// The treatment of a VM that touches a damaged page.
     #[arg(long, value_enum, default_value_t = Damage::Poison)]
     on_damage: Damage,
     /// Write the order in which VMs first touch their memory to FILE. Implies --no-fill.
@@ -89,7 +89,7 @@ pub(crate) struct Args {
     force: bool,
 }
 
-/// What damage leads to.
+/// The treatment of damaged pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Damage {
     /// The access fails as on broken memory; the VM or process is ended where the kernel cannot do that (before Linux 6.6).
@@ -107,9 +107,9 @@ impl From<Damage> for OnDamage {
     }
 }
 
-/// What was done for a VM or for processes, for scripts.
+/// The JSON object of a VM, or of processes.
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct RestoreObject<'a> {
     file: &'a str,
     memory_bytes: u64,
     faults: u64,
@@ -207,15 +207,13 @@ fn prepare(args: &Args, global: &Global, name: &str) -> Result<LazyRestore, Fail
             "it has no block checksums: damage would not be noticed; -f restores it all the same",
         ));
     }
-    let options = Options {
-        around_bytes: args.around,
-        spin: Duration::from_micros(args.spin),
-        background_fill: !args.no_fill && args.record.is_none(),
-        workers: global.threads(),
-        on_damage: args.on_damage.into(),
-        vms_at_a_time: vms_at_a_time(name)?,
-        ..Options::default()
-    };
+    let options = RestoreOptions::default()
+        .with_around_bytes(args.around)
+        .with_spin(Duration::from_micros(args.spin))
+        .with_background_fill(!args.no_fill && args.record.is_none())
+        .with_workers(global.threads())
+        .with_on_damage(args.on_damage.into())
+        .with_vms_at_a_time(vms_at_a_time(name)?);
     let mut restore = LazyRestore::new(archive, options).on_notice(notices(global, name));
     if let Some(path) = &args.prefetch {
         restore = restore.prefetch(read_touches(path, args.record.as_deref())?);
@@ -231,7 +229,7 @@ fn vms_at_a_time(name: &str) -> Result<NonZeroUsize, Failure> {
     descriptors::raise_limit();
     let left = descriptors::left();
     let vms = NonZeroUsize::new(left.saturating_sub(OTHER_DESCRIPTORS) / VM_DESCRIPTORS);
-    vms.map(|vms| vms.min(Options::default().vms_at_a_time)).ok_or_else(|| {
+    vms.map(|vms| vms.min(RestoreOptions::default().vms_at_a_time)).ok_or_else(|| {
         let needed = OTHER_DESCRIPTORS + VM_DESCRIPTORS;
         Failure::at(name, format!("restoring a VM opens {needed} files, but only {left} more may be open (ulimit -n)"))
     })
@@ -299,18 +297,9 @@ pub(super) fn say_end(
     command: &'static str,
     ended: &str,
     file: &str,
-    done: &trueno_zram_restore::Report,
+    done: &RestoreReport,
 ) -> Result<(), Failure> {
-    let trueno_zram_restore::Report {
-        memory_bytes,
-        faults,
-        copied_bytes,
-        zero_bytes,
-        removed_bytes,
-        poisoned,
-        complete,
-        ..
-    } = *done;
+    let RestoreReport { memory_bytes, faults, copied_bytes, zero_bytes, removed_bytes, poisoned, complete, .. } = *done;
     report::say(
         global,
         &format!(
@@ -321,6 +310,7 @@ pub(super) fn say_end(
             quantity::bytes(memory_bytes)
         ),
     );
-    let report = Report { file, memory_bytes, faults, copied_bytes, zero_bytes, removed_bytes, poisoned, complete };
+    let report =
+        RestoreObject { file, memory_bytes, faults, copied_bytes, zero_bytes, removed_bytes, poisoned, complete };
     json::print(global, command, &report)
 }

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use trueno_test_pages::corpus;
 use trueno_test_restore::stand_in::StandIn;
-use trueno_test_restore::vmm::{self, Memory, is_allowed};
+use trueno_test_restore::vmm::{self, GuestPages, is_allowed};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_trueno-zram");
 const PAGES: usize = 1200;
@@ -69,7 +69,7 @@ impl Handler {
     }
 
     fn vmm(&self, folder: &Path) -> StandIn {
-        vmm::start(&folder.join("socket"), &folder.join("image"), Memory::Small, &[])
+        vmm::start(&folder.join("socket"), &folder.join("image"), GuestPages::Small, &[])
     }
 
     /// Waits for its end. Returns its exit code, standard output and standard error.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use trueno_test_pages::corpus::numbered_pages as pages;
 use trueno_zram_archive::PlainPages;
-use trueno_zram_restore::Options;
+use trueno_zram_restore::RestoreOptions;
 
 use crate::process::{self, SECOND, is_allowed};
 use crate::support::{Held, Setup, archived, file_content};
@@ -18,7 +18,7 @@ fn every_page_is_right_in_whatever_order_it_is_touched() {
     for order in ["all", "backwards", "random 8000 1"] {
         let plain = PlainPages::new(Arc::new(file_content(&pages).as_flattened().to_vec())).unwrap();
         for file in [Arc::new(plain) as _, archived(&pages)] {
-            let setup = Setup::with(&pages, [file], Options::default());
+            let setup = Setup::with(&pages, [file], RestoreOptions::default());
             let mut process = setup.process();
             process.must(order);
             process.must("gap");
@@ -110,7 +110,7 @@ fn several_processes_are_restored_at_once() {
         return;
     }
     let pages = pages(3000);
-    let setup = Setup::with(&pages, [archived(&pages), archived(&pages)], Options::default());
+    let setup = Setup::with(&pages, [archived(&pages), archived(&pages)], RestoreOptions::default());
     let mut process = process::start(&setup.socket(), &setup.image(), &[(SECOND, "1")]);
     process.must("all");
     process.must("second");

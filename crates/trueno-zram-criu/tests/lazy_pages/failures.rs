@@ -1,4 +1,4 @@
-//! What becomes of processes whose pages are damaged, or whose daemon ends.
+//! Processes whose pages are damaged, or whose daemon ends.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use trueno_test_restore::archive_of;
 use trueno_test_restore::stand_in::{SIGBUS, SIGKILL};
 use trueno_zram_archive::{Archive, Pages, PlainPages};
 use trueno_zram_criu::Error;
-use trueno_zram_restore::{OnDamage, Options};
+use trueno_zram_restore::{OnDamage, RestoreOptions};
 
 use crate::process::is_allowed;
 use crate::support::{Held, HeldBack, Setup, file_content};
@@ -20,7 +20,7 @@ fn a_damaged_page_is_poisoned_and_all_others_are_right() {
     }
     let pages = pages(2000);
     let damaged = HeldBack::new(&pages, (Held::Fill, pages.len()), Some(777));
-    let setup = Setup::with(&pages, [Arc::new(PlainPages::new(damaged).unwrap()) as _], Options::default());
+    let setup = Setup::with(&pages, [Arc::new(PlainPages::new(damaged).unwrap()) as _], RestoreOptions::default());
     let mut process = setup.process();
     process.must("verify 0 777");
     process.must("verify 778 2000");
@@ -40,7 +40,7 @@ fn damage_ends_the_process_if_asked_for() {
     }
     let pages = pages(2000);
     let damaged = HeldBack::new(&pages, (Held::Fill, pages.len()), Some(777));
-    let options = Options { on_damage: OnDamage::Kill, ..Options::default() };
+    let options = RestoreOptions::default().with_on_damage(OnDamage::Kill);
     let setup = Setup::with(&pages, [Arc::new(PlainPages::new(damaged).unwrap()) as _], options);
     assert_eq!(setup.process().signal(), SIGKILL);
     let report = setup.served().unwrap();
@@ -64,7 +64,7 @@ fn no_damage_to_an_archive_shows_a_process_wrong_bytes() {
         if file.len_bytes() < (301 * 4096) {
             continue;
         }
-        let setup = Setup::with(&pages, [Arc::new(file) as _], Options::default());
+        let setup = Setup::with(&pages, [Arc::new(file) as _], RestoreOptions::default());
         let mut process = setup.process();
         match process.ask("all") {
             Some(answer) => {

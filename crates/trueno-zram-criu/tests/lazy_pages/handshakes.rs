@@ -9,8 +9,8 @@ use std::sync::Arc;
 use trueno_test_pages::corpus::numbered_pages as pages;
 use trueno_test_restore::stand_in::{SIGKILL, send};
 use trueno_zram_archive::PlainPages;
-use trueno_zram_criu::{Error, LazyPages, Memory, Pagemap, PagemapEntry};
-use trueno_zram_restore::Options;
+use trueno_zram_criu::{DumpedMemory, Error, LazyPages, Pagemap, PagemapEntry};
+use trueno_zram_restore::RestoreOptions;
 
 use crate::process::{self, FEATURES, FINISHED, NUMBER, is_allowed};
 use crate::support::{PID, Setup, memory};
@@ -105,9 +105,9 @@ fn silent_connections_do_not_keep_criu_out() {
 #[test]
 fn pages_that_are_not_in_the_images_are_refused() {
     let entry = |address, present| PagemapEntry { address, pages: 1, parent: false, lazy: true, present };
-    let mut memory: Memory = memory(4, []);
+    let mut memory: DumpedMemory = memory(4, []);
     let pagemap = Pagemap { pages_id: 1, entries: vec![entry(0x1000, true), entry(0x5000, false)] };
     memory.add(3, &pagemap, Arc::new(PlainPages::new(Arc::new(vec![0; 4096])).unwrap()), "pagemap".as_ref()).unwrap();
-    let refused = LazyPages::new(memory, Options::default(), |_| {});
+    let refused = LazyPages::new(memory, RestoreOptions::default(), |_| {});
     assert!(matches!(refused, Err(Error::Absent { pid: 3, address: 0x5000 })));
 }

@@ -7,10 +7,10 @@ use trueno_test_pages::generate::Generator;
 use trueno_test_restore::userfaultfd::map_missing;
 
 pub(crate) const PAGE: usize = 4096;
-/// Where the memory of a stand-in begins. It has two parts with content, and zeros between them.
+/// The address of a stand-in's memory. It has two parts with content, and zeros between them.
 pub(crate) const ADDRESS: u64 = 0x6100_0000_0000;
 pub(crate) const GAP_PAGES: usize = 160;
-/// Where memory is moved to.
+/// The first address that memory is moved to.
 const ELSEWHERE: u64 = 0x6200_0000_0000;
 /// The bit of a status that says that there is a core file.
 const CORE_DUMPED: i32 = 0x80;
@@ -20,7 +20,7 @@ pub(crate) fn split(pages: usize) -> usize {
     pages * 3 / 4
 }
 
-/// What a page has to be.
+/// The expected content of a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Page {
     /// As it was saved, at this address.
@@ -35,7 +35,7 @@ pub(crate) enum Page {
 pub(crate) struct Memory {
     image: Vec<u8>,
     pub(crate) pages: Vec<Page>,
-    /// Where memory is moved to next.
+    /// The address that memory is moved to next.
     elsewhere: u64,
 }
 
@@ -57,7 +57,7 @@ impl Memory {
         Self { image, pages: (0..count).map(|page| Page::Saved(address(page))).collect(), elsewhere: ELSEWHERE }
     }
 
-    /// Whether a page has the content that it must have.
+    /// Returns `true` if a page has the content that it must have.
     pub(crate) fn is_right(&self, page: usize) -> bool {
         match self.pages[page] {
             Page::Saved(address) => self.has_saved(address, page),
@@ -66,7 +66,7 @@ impl Memory {
         }
     }
 
-    /// Whether the saved content of a page is at an address.
+    /// Returns `true` if the saved content of a page is at an address.
     pub(crate) fn has_saved(&self, address: u64, page: usize) -> bool {
         read(address)[..] == self.image[page * PAGE..][..PAGE]
     }
@@ -97,7 +97,7 @@ impl Memory {
         wrong.map_or("ok".into(), |page| format!("page {page} is wrong"))
     }
 
-    /// Whether the pages between both parts are zeros.
+    /// Checks that the pages between both parts are zeros.
     pub(crate) fn verify_gap(&self) -> String {
         let is_right = (0..GAP_PAGES).all(|page| has_zeros(self.gap_address(page)));
         if is_right { "ok".into() } else { "the gap is not zeros".into() }
@@ -208,7 +208,7 @@ fn read(address: u64) -> [u8; PAGE] {
     unsafe { (address as *const [u8; PAGE]).read_volatile() }
 }
 
-/// Whether a page, which must be mapped, is zeros.
+/// Returns `true` if a page, which must be mapped, is zeros.
 pub(crate) fn has_zeros(address: u64) -> bool {
     read(address) == [0; PAGE]
 }
@@ -235,7 +235,7 @@ pub(crate) fn unmap_memory(start: u64, len: usize) {
     assert_eq!(result, 0, "{}", io::Error::last_os_error());
 }
 
-/// Whether nothing is mapped at the page of an address.
+/// Returns `true` if nothing is mapped at the page of an address.
 pub(crate) fn is_free(address: u64) -> bool {
     let mut is_resident = 0;
     // SAFETY: writes one byte for one page. It does not matter whether that is mapped.

@@ -13,20 +13,20 @@ use crate::memory::{Memory, PAGE, Page, fork, give_back, has_zeros, is_free, mov
 const FIRST: usize = 64;
 /// Pages that are moved at once.
 const SLOT: usize = 4;
-/// How many times memory is moved to addresses that were just left.
+/// The number of times that memory is moved to addresses that were just left.
 const CHASES: usize = 150;
 /// Moves beside one fork, and forks.
 const MOVES: usize = 10;
 const FORKS: usize = 16;
 
-/// How a thread leaves addresses.
+/// The way in which a thread leaves addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leave {
     Move,
     Unmap,
 }
 
-/// What memory is moved onto.
+/// The target that memory is moved onto.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// Pages that were saved.

@@ -23,20 +23,20 @@ const IMAGE: &str = "TRUENO_PROCESS_IMAGE";
 pub(crate) const FEATURES: &str = "TRUENO_PROCESS_FEATURES";
 pub(crate) const SECOND: &str = "TRUENO_PROCESS_SECOND";
 pub(crate) const NUMBER: &str = "TRUENO_PROCESS_NUMBER";
-/// Whether `FINISHED` is only sent when the process is told to finish: until then, nothing is restored in the background.
+/// The variable with which `FINISHED` is only sent when the process is told to finish: until then, nothing is restored in the background.
 pub(crate) const LATE: &str = "TRUENO_PROCESS_LATE";
-/// Who hands the process over, once its memory is there: it says so, and then obeys without `FINISHED`.
+/// The process that hands it over, once its memory is there: it says so, and then obeys without `FINISHED`.
 pub(crate) const SENDER: &str = "TRUENO_PROCESS_SENDER";
 /// Values of `SENDER`: the process itself, or a child that has ended since.
 pub(crate) const ITSELF: &str = "itself";
 pub(crate) const CHILD: &str = "child";
-/// What it says then.
+/// Its answer then.
 pub(crate) const SENT: &str = "sent";
 
 /// "RSTF".
 pub(crate) const FINISHED: i32 = 0x5253_5446;
 
-/// Whether the kernel lets this user follow the memory of processes. If not, says so.
+/// Returns `true` if the kernel lets this user follow the memory of processes. Prints the reason if not.
 pub(crate) fn is_allowed() -> bool {
     userfaultfd::is_allowed(PROCESS_EVENTS)
 }

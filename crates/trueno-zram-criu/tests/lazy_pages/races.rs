@@ -1,7 +1,7 @@
 //! Threads that change memory at the same time, while it is restored. Whatever comes first, content is right or access fails.
 
 use trueno_test_pages::corpus::numbered_pages;
-use trueno_zram_restore::Options;
+use trueno_zram_restore::RestoreOptions;
 
 use crate::process::{LATE, is_allowed};
 use crate::support::{Idle, archived};
@@ -13,7 +13,7 @@ fn race(command: &str) {
     }
     let pages = numbered_pages(2400);
     for environment in [&[][..], &[(LATE, "1")]] {
-        let idle = Idle::with(&pages, [archived(&pages)], Options::default());
+        let idle = Idle::with(&pages, [archived(&pages)], RestoreOptions::default());
         let mut process = idle.process(environment);
         let setup = idle.serve();
         process.must(command);

@@ -7,7 +7,7 @@ use std::process::Command;
 use trueno_test_pages::corpus::numbered_pages;
 use trueno_test_restore::stand_in::{self, StandIn, say};
 use trueno_zram_criu::{Error, LAZY_PAGES_SOCKET};
-use trueno_zram_restore::Options;
+use trueno_zram_restore::RestoreOptions;
 
 use crate::process::{self, CHILD, ITSELF, SENDER, SENT, is_allowed};
 use crate::support::{IMAGE, Idle, archived};
@@ -18,7 +18,7 @@ const NAMESPACE: &str = "TRUENO_DAEMON_NAMESPACE";
 
 fn idle_daemon() -> Idle {
     let pages = numbered_pages(PAGES);
-    Idle::with(&pages, [archived(&pages)], Options::default())
+    Idle::with(&pages, [archived(&pages)], RestoreOptions::default())
 }
 
 /// Asserts that every page fails when it is touched.

@@ -14,8 +14,8 @@ use trueno_test_restore::archive_of;
 use trueno_test_restore::stand_in::StandIn;
 use trueno_zram_archive::{Archive, Pages, PlainPages, ReadAt};
 use trueno_zram_core::{PAGE_SIZE, Page};
-use trueno_zram_criu::{Error, LAZY_PAGES_SOCKET, LazyPages, Memory, Pagemap, PagemapEntry};
-use trueno_zram_restore::{Options, Report};
+use trueno_zram_criu::{DumpedMemory, Error, LAZY_PAGES_SOCKET, LazyPages, Pagemap, PagemapEntry};
+use trueno_zram_restore::{RestoreOptions, RestoreReport};
 
 use crate::memory::{ADDRESS, GAP_PAGES, split};
 use crate::process;
@@ -45,8 +45,8 @@ pub(crate) fn file_content(pages: &[Page]) -> Vec<Page> {
     [&[[1; PAGE_SIZE]], pages].concat()
 }
 
-pub(crate) fn memory(pages: usize, files: impl IntoIterator<Item = Arc<dyn Pages>>) -> Memory {
-    let mut memory = Memory::default();
+pub(crate) fn memory(pages: usize, files: impl IntoIterator<Item = Arc<dyn Pages>>) -> DumpedMemory {
+    let mut memory = DumpedMemory::default();
     for (pid, file) in [PID, OTHER_PID].into_iter().zip(files) {
         memory.add(pid.into(), &pagemap(pages), file, "pagemap".as_ref()).unwrap();
     }
@@ -57,16 +57,20 @@ pub(crate) fn memory(pages: usize, files: impl IntoIterator<Item = Arc<dyn Pages
 pub(crate) struct Setup {
     pub(crate) dir: TempDir,
     pub(crate) daemon: Arc<LazyPages>,
-    served: Receiver<Result<Report, Error>>,
+    served: Receiver<Result<RestoreReport, Error>>,
 }
 
 impl Setup {
     /// Serves one process from an archive.
     pub(crate) fn new(pages: &[Page]) -> Self {
-        Self::with(pages, [archived(pages)], Options::default())
+        Self::with(pages, [archived(pages)], RestoreOptions::default())
     }
 
-    pub(crate) fn with(pages: &[Page], files: impl IntoIterator<Item = Arc<dyn Pages>>, options: Options) -> Self {
+    pub(crate) fn with(
+        pages: &[Page],
+        files: impl IntoIterator<Item = Arc<dyn Pages>>,
+        options: RestoreOptions,
+    ) -> Self {
         Idle::with(pages, files, options).serve()
     }
 
@@ -90,7 +94,7 @@ impl Setup {
     }
 
     /// Waits for the end of the daemon.
-    pub(crate) fn served(&self) -> Result<Report, Error> {
+    pub(crate) fn served(&self) -> Result<RestoreReport, Error> {
         self.served.recv_timeout(Duration::from_secs(1200)).expect("the daemon ends with its processes")
     }
 }
@@ -103,7 +107,11 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    pub(crate) fn with(pages: &[Page], files: impl IntoIterator<Item = Arc<dyn Pages>>, options: Options) -> Self {
+    pub(crate) fn with(
+        pages: &[Page],
+        files: impl IntoIterator<Item = Arc<dyn Pages>>,
+        options: RestoreOptions,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(IMAGE), pages.as_flattened()).unwrap();
         let listener = UnixListener::bind(dir.path().join(LAZY_PAGES_SOCKET)).unwrap();
@@ -133,11 +141,11 @@ pub(crate) fn archived(pages: &[Page]) -> Arc<dyn Pages> {
     Arc::new(Archive::read_from(Arc::new(archive_of(&file_content(pages)))).unwrap().unwrap())
 }
 
-pub(crate) fn one_worker() -> Options {
-    Options { workers: NonZeroUsize::MIN, ..Options::default() }
+pub(crate) fn one_worker() -> RestoreOptions {
+    RestoreOptions::default().with_workers(NonZeroUsize::MIN)
 }
 
-/// Who has to wait for pages that are held back.
+/// The readers that have to wait for pages that are held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
     /// The background fill, which reads many pages at a time.

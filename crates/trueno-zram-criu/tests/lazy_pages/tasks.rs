@@ -12,11 +12,11 @@ use trueno_test_restore::stand_in::{ANSWER, say};
 use crate::memory::{Memory, fork, wait};
 
 const STACK_LEN: usize = 1 << 20;
-/// What is said by a task whose leader has ended, and by a program that has taken the place of the process.
+/// The answers of a task whose leader has ended, and by a program that has taken the place of the process.
 pub(crate) const ALONE: &str = "alone";
 pub(crate) const NEW_PROGRAM: &str = "the new program";
 
-/// What a task is started with.
+/// The arguments of a task.
 struct Shared<'a> {
     memory: &'a Memory,
     /// The first pages, which it checks.
@@ -65,7 +65,7 @@ extern "C" fn verify_alone(argument: *mut libc::c_void) -> i32 {
     0
 }
 
-/// Says that the process that started this one has ended, when it has.
+/// Reports that the process that started this one has ended, when it has.
 fn say_alone(starter: u32) {
     while parent_id() == starter {
         thread::yield_now();

@@ -1,10 +1,11 @@
-//! Which page of the source each unit is, in runs that are restored as a whole.
+//! Numbers the missing pages of a process, and groups those that follow each other in the source into runs that are restored as
+//! a whole.
 
 use std::ops::Range;
 
 use trueno_zram_core::PAGE_SIZE;
 
-use super::layout::Piece;
+use super::layout::{Layout, UnitSpan};
 use crate::error::{Error, RegionProblem};
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -32,12 +33,12 @@ pub struct Extent {
 
 /// Units that follow each other in the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct SourceRun {
     pub(super) units: Range<usize>,
     pub(super) first_page: u64,
 }
 
-impl Run {
+impl SourceRun {
     /// Returns the pages of units in the source.
     pub(super) fn pages_of(&self, units: &Range<usize>) -> Range<u64> {
         let page = |unit: usize| self.first_page + (unit - self.units.start) as u64;
@@ -53,14 +54,14 @@ impl Run {
 /// The runs of a process, in the order of the source.
 #[derive(Debug)]
 pub(super) struct Contents {
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Vec<SourceRun>,
     pub(super) units: usize,
 }
 
 impl Contents {
-    /// Checks extents, and numbers their pages.
-    pub(super) fn new(extents: &[Extent], content_len: u64) -> Result<(Self, Vec<Piece>), Error> {
-        let mut pieces = Vec::with_capacity(extents.len());
+    /// Checks extents, and numbers their pages. Returns the layout of the memory at the beginning as well.
+    pub(super) fn new(extents: &[Extent], content_len: u64) -> Result<(Self, Layout), Error> {
+        let mut spans = Vec::with_capacity(extents.len());
         let mut contents = Self { runs: Vec::new(), units: 0 };
         let mut last_end = 0;
         for (index, extent) in extents.iter().enumerate() {
@@ -84,10 +85,10 @@ impl Contents {
             }
             last_end = end;
             let units = usize::try_from(pages).expect("addresses of a process");
-            pieces.push(Piece { start: address, first_unit: contents.units, units });
+            spans.push(UnitSpan { start: address, first_unit: contents.units, units });
             contents.push(first_page, units);
         }
-        Ok((contents, pieces))
+        Ok((contents, Layout::new(spans)))
     }
 
     /// Adds units, which may continue the last run.
@@ -99,7 +100,7 @@ impl Contents {
                 Some(run) if room < RUN_PAGES && run.first_page + run.units.len() as u64 == first_page => {
                     run.units.end += part;
                 }
-                _ => self.runs.push(Run { units: self.units..self.units + part, first_page }),
+                _ => self.runs.push(SourceRun { units: self.units..self.units + part, first_page }),
             }
             self.units += part;
             units -= part;
@@ -130,11 +131,11 @@ mod tests {
             Extent { address: 0x2000_0000, pages: 2, first_page: 1040 },
             Extent { address: 0x3000_0000, pages: 1500, first_page: 2048 },
         ];
-        let (contents, pieces) = Contents::new(&extents, 5000 * PAGE).unwrap();
+        let (contents, layout) = Contents::new(&extents, 5000 * PAGE).unwrap();
         let runs: Vec<_> = contents.runs.iter().map(|run| (run.units.clone(), run.first_page)).collect();
         let expected = [(0..1019, 5), (1019..1030, 1024), (1030..1032, 1040), (1032..2056, 2048), (2056..2532, 3072)];
         assert_eq!((runs, contents.units), (expected.to_vec(), 2532));
-        assert_eq!((pieces[1].first_unit, pieces[3].first_unit), (1000, 1032));
+        assert_eq!([0x1000_0000, 0x3000_0000].map(|address| layout.find(address)), [Some(1000), Some(1032)]);
         assert_eq!([1018, 1019, 1031, 2531].map(|unit| contents.page_of(unit)), [1023, 1024, 1041, 3547]);
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use trueno_zram_core::{PAGE_SIZE, Page};
 
-use super::contents::{RUN_PAGES, Run};
+use super::contents::{RUN_PAGES, SourceRun};
 use super::memory::ProcessMemory;
 use super::restore::ProcessRestore;
 use crate::error::Error;
@@ -30,13 +30,13 @@ const MEMORY_PAUSE: Duration = Duration::from_millis(20);
 
 /// The memory of all processes, which workers take runs of.
 #[derive(Default)]
-pub(super) struct Queue {
-    state: Mutex<State>,
+pub(super) struct FillQueue {
+    state: Mutex<QueueState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     memories: Vec<Arc<ProcessMemory>>,
     /// The memory to take from next: all processes make progress.
     next: usize,
@@ -44,15 +44,15 @@ struct State {
     ended: bool,
 }
 
-impl State {
+impl QueueState {
     /// Returns what is left of a pause after the start; `None` if that is not known.
     fn rest_of(&self, pause: Duration) -> Option<Duration> {
         self.started.map(|started| pause.saturating_sub(started.elapsed()))
     }
 }
 
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl FillQueue {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -155,7 +155,7 @@ impl Filler<'_> {
         }
     }
 
-    fn try_fill_run(&mut self, run: &Run, buffer: &mut [Page]) -> Result<(), Stop> {
+    fn try_fill_run(&mut self, run: &SourceRun, buffer: &mut [Page]) -> Result<(), Stop> {
         let memory = self.memory;
         for part in parts_to_fill(memory, run.units.clone()) {
             if memory.is_lost() {

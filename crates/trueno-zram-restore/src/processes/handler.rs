@@ -12,14 +12,14 @@ use trueno_zram_core::{PAGE_SIZE, Page};
 
 use super::contents::RUN_PAGES;
 use super::fill::Filler;
-use super::layout::Piece;
+use super::layout::UnitSpan;
 use super::memory::ProcessMemory;
 use super::restore::ProcessRestore;
 use super::streams::Streams;
 use crate::error::Error;
 use crate::event::{Event, Events};
 use crate::lazy_memory::{Content, Stop};
-use crate::options::{Notice, Report};
+use crate::options::{Notice, RestoreReport};
 use crate::process::Process;
 use crate::wake::wait_for;
 
@@ -32,7 +32,7 @@ const SETTLE_PATIENCE: Duration = Duration::from_secs(1);
 const MAX_BLOCKS: usize = 16;
 
 /// A process, as the handler sees it.
-struct Served {
+struct ServedProcess {
     memory: Arc<ProcessMemory>,
     faults: Vec<u64>,
     /// Faults that were left to a worker. They matter again if the page is removed meanwhile.
@@ -56,7 +56,7 @@ struct UnsettledChild {
     since: Instant,
 }
 
-impl Served {
+impl ServedProcess {
     fn new(memory: Arc<ProcessMemory>) -> Self {
         Self {
             memory,
@@ -96,27 +96,27 @@ enum Answer {
     Again,
 }
 
-pub(super) struct Handler<'a> {
+pub(super) struct ProcessHandler<'a> {
     restore: &'a ProcessRestore,
-    served: Vec<Served>,
+    served: Vec<ServedProcess>,
     /// Memory that can be neither restored nor poisoned. It stays as it is: whoever touches it waits.
     stuck: Vec<Arc<ProcessMemory>>,
     events: Events,
     buffer: Vec<Page>,
-    report: Report,
+    report: RestoreReport,
     /// A fault must be tried again.
     again: bool,
 }
 
-impl<'a> Handler<'a> {
+impl<'a> ProcessHandler<'a> {
     pub(super) fn new(restore: &'a ProcessRestore) -> Self {
-        let report = Report { complete: true, ..Report::default() };
+        let report = RestoreReport { complete: true, ..RestoreReport::default() };
         let (served, stuck) = (Vec::new(), Vec::new());
         Self { restore, served, stuck, events: Events::new(), buffer: Vec::new(), report, again: false }
     }
 
     /// Serves until there is nothing left to restore.
-    pub(super) fn run(&mut self) -> Result<Report, Error> {
+    pub(super) fn run(&mut self) -> Result<RestoreReport, Error> {
         loop {
             self.take_added();
             self.finish();
@@ -167,7 +167,7 @@ impl<'a> Handler<'a> {
         if !memory.is_unsettled() {
             self.restore.queue.add(&memory);
         }
-        self.served.push(Served::new(memory));
+        self.served.push(ServedProcess::new(memory));
     }
 
     /// Waits for events if there is nothing else to do, and reads them. Returns whether there were any.
@@ -232,7 +232,7 @@ impl<'a> Handler<'a> {
             Event::Unmapped(range) => {
                 let mut layout = memory.layout_mut();
                 let parts = layout.unmap(&range);
-                let lost = parts.iter().flat_map(|piece| piece.unit_range());
+                let lost = parts.iter().flat_map(|span| span.unit_range());
                 lost.filter(|unit| !memory.lazy.states.is_removed(*unit)).for_each(|unit| layout.note_unmapped(unit));
                 drop(layout);
                 self.note_removed(memory, &parts);
@@ -264,7 +264,7 @@ impl<'a> Handler<'a> {
 
     /// Notes that a process is not changing its memory any more, if that is so.
     fn settle(&mut self, at: usize) {
-        let Served { memory, unsettled_children, was_changing, forgotten, .. } = &mut self.served[at];
+        let ServedProcess { memory, unsettled_children, was_changing, forgotten, .. } = &mut self.served[at];
         if unsettled_children.is_none() {
             return;
         }
@@ -286,7 +286,7 @@ impl<'a> Handler<'a> {
 
     /// Lets children be restored that were forked while a process changed its memory.
     fn settle_children(&mut self, at: usize) {
-        let Served { memory, unsettled_children, was_changing, has_more_threads, .. } = &mut self.served[at];
+        let ServedProcess { memory, unsettled_children, was_changing, has_more_threads, .. } = &mut self.served[at];
         // What has ended says no more of the changes that were under way. A process of one thread had none beside the fork.
         let [was_changing, has_more_threads] = [was_changing, has_more_threads].map(std::mem::take);
         let are_lost = was_changing && has_more_threads && memory.is_gone();
@@ -314,7 +314,7 @@ impl<'a> Handler<'a> {
 
     /// Records the result of answering a fault.
     fn note_answer(&mut self, at: usize, address: u64, answer: Result<Answer, Stop>) {
-        let Served { memory, faults, left, .. } = &mut self.served[at];
+        let ServedProcess { memory, faults, left, .. } = &mut self.served[at];
         match answer {
             Ok(Answer::Done) => {
                 memory.lazy.counters.faults.fetch_add(1, Ordering::Relaxed);
@@ -457,10 +457,10 @@ impl<'a> Handler<'a> {
     }
 
     /// Notes that the content of units was given back. If it is not known whether they were there, the process is given up.
-    fn note_removed(&self, memory: &ProcessMemory, parts: &[Piece]) {
+    fn note_removed(&self, memory: &ProcessMemory, parts: &[UnitSpan]) {
         let layout = memory.layout();
         let (mut removed, mut is_known) = (0, true);
-        for unit in parts.iter().flat_map(Piece::unit_range) {
+        for unit in parts.iter().flat_map(UnitSpan::unit_range) {
             if layout.is_uncertain(unit) {
                 is_known &= !memory.lazy.states.is_wanted(unit);
             } else {

@@ -1,4 +1,4 @@
-//! Where the pages of a process are: from the addresses of the dump, through every change since.
+//! The addresses of a process's pages: those of the dump, and every change since.
 //!
 //! A **unit** is a page of the dump that is restored lazily, by its number. It has an address until it is unmapped.
 //!
@@ -25,13 +25,13 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 /// Units that lie in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct UnitSpan {
     pub(super) start: u64,
     pub(super) first_unit: usize,
     pub(super) units: usize,
 }
 
-impl Piece {
+impl UnitSpan {
     fn end(&self) -> u64 {
         self.start + self.units as u64 * PAGE
     }
@@ -48,7 +48,7 @@ impl Piece {
         self.unit_range().contains(&unit).then(|| self.start + (unit - self.first_unit) as u64 * PAGE)
     }
 
-    /// Returns whether an address has one unit by this piece, and another by the other one.
+    /// Returns whether an address has one unit by this span, and another by the other one.
     fn differs_from(&self, other: &Self) -> bool {
         let (start, end) = (self.start.max(other.start), self.end().min(other.end()));
         start < end && self.unit_at(start) != other.unit_at(start)
@@ -79,12 +79,12 @@ fn count(bytes: u64) -> usize {
 /// The addresses of all units.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Layout {
-    by_address: BTreeMap<u64, Piece>,
+    by_address: BTreeMap<u64, UnitSpan>,
     /// Start addresses by first unit.
     by_unit: BTreeMap<usize, u64>,
-    displaced: Vec<Piece>,
+    displaced: Vec<UnitSpan>,
     /// Pieces that were moved or unmapped since no change was under way.
-    former: Vec<Piece>,
+    former: Vec<UnitSpan>,
     /// Units among them that were lost by being unmapped.
     unmapped: Vec<Range<usize>>,
     /// Addresses that were moved to since no change was under way.
@@ -95,69 +95,69 @@ pub(super) struct Layout {
     /// [`forget_old`](Self::forget_old).
     old: [usize; 4],
     /// Places where units may still be, by changes that were under way when this process was forked, the oldest first.
-    earlier: Vec<Piece>,
+    earlier: Vec<UnitSpan>,
     /// Places where they may already be.
-    later: Vec<Piece>,
+    later: Vec<UnitSpan>,
     /// Addresses that may have got memory without units by these changes.
     inherited_intruded: Vec<Range<u64>>,
 }
 
 impl Layout {
-    /// Takes pieces that do not overlap.
-    pub(super) fn new(pieces: impl IntoIterator<Item = Piece>) -> Self {
+    /// Takes spans that do not overlap.
+    pub(super) fn new(spans: impl IntoIterator<Item = UnitSpan>) -> Self {
         let mut layout = Self::default();
-        pieces.into_iter().for_each(|piece| layout.insert(piece));
+        spans.into_iter().for_each(|span| layout.insert(span));
         layout
     }
 
-    fn insert(&mut self, piece: Piece) {
-        self.by_unit.insert(piece.first_unit, piece.start);
-        self.by_address.insert(piece.start, piece);
+    fn insert(&mut self, span: UnitSpan) {
+        self.by_unit.insert(span.first_unit, span.start);
+        self.by_address.insert(span.start, span);
     }
 
     /// Returns the unit at an address.
     pub(super) fn find(&self, address: u64) -> Option<usize> {
-        let piece = self.by_address.range(..=address).next_back().and_then(|(_, piece)| piece.unit_at(address));
-        piece.or_else(|| self.alternatives().find_map(|piece| piece.unit_at(address)))
+        let span = self.by_address.range(..=address).next_back().and_then(|(_, span)| span.unit_at(address));
+        span.or_else(|| self.alternatives().find_map(|span| span.unit_at(address)))
     }
 
     /// Returns the address of a unit, and how many units, with this one, follow each other there.
     pub(super) fn locate(&self, unit: usize) -> Option<(u64, usize)> {
         let (_, start) = self.by_unit.range(..=unit).next_back()?;
-        let piece = self.by_address.get(start)?;
-        Some((piece.address_of(unit)?, piece.unit_range().end - unit))
+        let span = self.by_address.get(start)?;
+        Some((span.address_of(unit)?, span.unit_range().end - unit))
     }
 
-    fn alternatives(&self) -> impl Iterator<Item = &Piece> {
+    fn alternatives(&self) -> impl Iterator<Item = &UnitSpan> {
         self.earlier.iter().chain(&self.later)
     }
 
     /// Returns whether a unit has more than one address where it may be, or none but such.
     pub(super) fn is_uncertain(&self, unit: usize) -> bool {
-        self.alternatives().any(|piece| piece.unit_range().contains(&unit))
+        self.alternatives().any(|span| span.unit_range().contains(&unit))
     }
 
     /// Returns the addresses where a unit may be, in the order in which they are to be tried.
     pub(super) fn places(&self, unit: usize) -> Vec<u64> {
         let main = self.locate(unit).map(|(address, _)| address);
-        let at = |piece: &Piece| piece.address_of(unit);
+        let at = |span: &UnitSpan| span.address_of(unit);
         self.earlier.iter().filter_map(at).chain(main).chain(self.later.iter().filter_map(at)).collect()
     }
 
-    /// Returns the pieces that have units in a range of addresses, cut to it.
-    pub(super) fn parts_in(&self, range: &Range<u64>) -> Vec<Piece> {
+    /// Returns the spans that have units in a range of addresses, cut to it.
+    pub(super) fn parts_in(&self, range: &Range<u64>) -> Vec<UnitSpan> {
         let first = self.by_address.range(..=range.start).next_back().map_or(0, |(start, _)| *start);
-        let pieces = self.by_address.range(first..range.end.max(first)).map(|(_, piece)| piece);
-        pieces.chain(self.alternatives()).filter_map(|piece| piece.part_in(range)).collect()
+        let spans = self.by_address.range(first..range.end.max(first)).map(|(_, span)| span);
+        spans.chain(self.alternatives()).filter_map(|span| span.part_in(range)).collect()
     }
 
-    /// Returns all pieces by address, and then the alternatives. A unit may be in more than one.
-    pub(super) fn pieces(&self) -> impl Iterator<Item = &Piece> {
+    /// Returns all spans by address, and then the alternatives. A unit may be in more than one.
+    pub(super) fn spans(&self) -> impl Iterator<Item = &UnitSpan> {
         self.by_address.values().chain(self.alternatives())
     }
 
     /// Notes that addresses were unmapped. Returns what was there.
-    pub(super) fn unmap(&mut self, range: &Range<u64>) -> Vec<Piece> {
+    pub(super) fn unmap(&mut self, range: &Range<u64>) -> Vec<UnitSpan> {
         let moved_to = std::mem::take(&mut self.moved_to);
         let taken = self.take(range, &moved_to);
         self.moved_to = moved_to;
@@ -174,12 +174,12 @@ impl Layout {
     }
 
     /// Notes that memory was moved. Returns what was moved, at its new addresses.
-    pub(super) fn remap(&mut self, from: u64, to: u64, len: u64) -> Vec<Piece> {
+    pub(super) fn remap(&mut self, from: u64, to: u64, len: u64) -> Vec<UnitSpan> {
         let source = from..from.saturating_add(len);
-        let shift = |piece: Piece| Piece { start: piece.start - from + to, ..piece };
+        let shift = |span: UnitSpan| UnitSpan { start: span.start - from + to, ..span };
         for alternatives in [&mut self.earlier, &mut self.later] {
             let moved =
-                |piece: &Piece| piece.part_in(&source).map(shift).into_iter().chain(piece.parts_beside(&source));
+                |span: &UnitSpan| span.part_in(&source).map(shift).into_iter().chain(span.parts_beside(&source));
             *alternatives = alternatives.iter().flat_map(moved).collect();
         }
         let taken = self.take(&source, &[]);
@@ -188,9 +188,9 @@ impl Layout {
         let displaced = self.cut(&target);
         self.displaced.extend(displaced);
         self.moved_to.push(target.clone());
-        let moved: Vec<Piece> = taken.into_iter().map(shift).collect();
-        moved.iter().for_each(|piece| self.insert(*piece));
-        self.intruded.extend(without_pieces(target, &moved));
+        let moved: Vec<UnitSpan> = taken.into_iter().map(shift).collect();
+        moved.iter().for_each(|span| self.insert(*span));
+        self.intruded.extend(without_spans(target, &moved));
         moved
     }
 
@@ -229,31 +229,31 @@ impl Layout {
 
     /// Notes a change of the process that this one was forked from: its units may already be at other addresses, and other memory
     /// may be at theirs. Returns whether that makes the layout ambiguous.
-    pub(super) fn note_later(&mut self, moved: &[Piece], target: Range<u64>) -> bool {
-        let intruded = without_pieces(target, moved);
-        let is_ambiguous = moved.iter().any(|piece| self.has_other_unit(piece))
+    pub(super) fn note_later(&mut self, moved: &[UnitSpan], target: Range<u64>) -> bool {
+        let intruded = without_spans(target, moved);
+        let is_ambiguous = moved.iter().any(|span| self.has_other_unit(span))
             || intruded.iter().any(|range| !self.parts_in(range).is_empty())
-            || moved.iter().any(|piece| self.inherited_intruded.iter().any(|range| piece.part_in(range).is_some()));
+            || moved.iter().any(|span| self.inherited_intruded.iter().any(|range| span.part_in(range).is_some()));
         self.later.extend_from_slice(moved);
         self.inherited_intruded.extend(intruded);
         is_ambiguous
     }
 
-    /// Returns whether other units may be where a piece is.
-    fn has_other_unit(&self, piece: &Piece) -> bool {
-        self.has_other_unit_placed(piece) || self.alternatives().any(|other| other.differs_from(piece))
+    /// Returns whether other units may be where a span is.
+    fn has_other_unit(&self, span: &UnitSpan) -> bool {
+        self.has_other_unit_placed(span) || self.alternatives().any(|other| other.differs_from(span))
     }
 
-    fn has_other_unit_placed(&self, piece: &Piece) -> bool {
-        let first = self.by_address.range(..=piece.start).next_back().map_or(piece.start, |(start, _)| *start);
-        self.by_address.range(first..piece.end()).any(|(_, other)| other.differs_from(piece))
+    fn has_other_unit_placed(&self, span: &UnitSpan) -> bool {
+        let first = self.by_address.range(..=span.start).next_back().map_or(span.start, |(start, _)| *start);
+        self.by_address.range(first..span.end()).any(|(_, other)| other.differs_from(span))
     }
 
     /// Forgets alternatives of units that are not wanted any more: wherever they are, their content is there. What is missing at
     /// the other addresses is not theirs.
     pub(super) fn drop_alternatives(&mut self, is_wanted: impl Fn(usize) -> bool) {
         for alternatives in [&mut self.earlier, &mut self.later] {
-            alternatives.retain(|piece| piece.unit_range().any(&is_wanted));
+            alternatives.retain(|span| span.unit_range().any(&is_wanted));
         }
     }
 
@@ -265,14 +265,14 @@ impl Layout {
 
     /// Returns whether an address may have one of two units, or a unit or other memory that was moved there.
     pub(super) fn is_ambiguous(&self) -> bool {
-        let mut alternatives: Vec<&Piece> = self.alternatives().collect();
-        alternatives.sort_unstable_by_key(|piece| piece.start);
+        let mut alternatives: Vec<&UnitSpan> = self.alternatives().collect();
+        alternatives.sort_unstable_by_key(|span| span.start);
         // All that reach beyond the next one's start agree with the last of them, or there would be two units already.
-        let mut last: Option<&Piece> = None;
-        let has_two_units = alternatives.into_iter().any(|piece| {
-            let is_other = last.is_some_and(|last| last.differs_from(piece)) || self.has_other_unit_placed(piece);
-            if last.is_none_or(|last| last.end() < piece.end()) {
-                last = Some(piece);
+        let mut last: Option<&UnitSpan> = None;
+        let has_two_units = alternatives.into_iter().any(|span| {
+            let is_other = last.is_some_and(|last| last.differs_from(span)) || self.has_other_unit_placed(span);
+            if last.is_none_or(|last| last.end() < span.end()) {
+                last = Some(span);
             }
             is_other
         });
@@ -281,14 +281,14 @@ impl Layout {
 
     /// Removes what an event about a range of addresses concerns: first what is displaced there, then everything that is not
     /// in one of the ranges to keep.
-    fn take(&mut self, range: &Range<u64>, keep: &[Range<u64>]) -> Vec<Piece> {
+    fn take(&mut self, range: &Range<u64>, keep: &[Range<u64>]) -> Vec<UnitSpan> {
         let (mut taken, mut left) = (Vec::new(), vec![range.clone()]);
-        for piece in std::mem::take(&mut self.displaced) {
-            let Some(part) = piece.part_in(range) else {
-                self.displaced.push(piece);
+        for span in std::mem::take(&mut self.displaced) {
+            let Some(part) = span.part_in(range) else {
+                self.displaced.push(span);
                 continue;
             };
-            self.displaced.extend(piece.parts_beside(range));
+            self.displaced.extend(span.parts_beside(range));
             let covered = part.start..part.end();
             left = left.into_iter().flat_map(|range| without(range, &covered)).collect();
             taken.push(part);
@@ -303,15 +303,15 @@ impl Layout {
     }
 
     /// Removes all units in a range of addresses.
-    fn cut(&mut self, range: &Range<u64>) -> Vec<Piece> {
+    fn cut(&mut self, range: &Range<u64>) -> Vec<UnitSpan> {
         let first = self.by_address.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
-        let pieces: Vec<Piece> = self.by_address.range(first..range.end.max(first)).map(|(_, piece)| *piece).collect();
+        let spans: Vec<UnitSpan> = self.by_address.range(first..range.end.max(first)).map(|(_, span)| *span).collect();
         let mut cut = Vec::new();
-        for piece in pieces {
-            let Some(part) = piece.part_in(range) else { continue };
-            self.by_address.remove(&piece.start);
-            self.by_unit.remove(&piece.first_unit);
-            piece.parts_beside(range).for_each(|piece| self.insert(piece));
+        for span in spans {
+            let Some(part) = span.part_in(range) else { continue };
+            self.by_address.remove(&span.start);
+            self.by_unit.remove(&span.first_unit);
+            span.parts_beside(range).for_each(|span| self.insert(span));
             cut.push(part);
         }
         cut
@@ -324,10 +324,10 @@ fn without(range: Range<u64>, other: &Range<u64>) -> impl Iterator<Item = Range<
     sides.into_iter().filter(|side| side.start < side.end)
 }
 
-/// Returns what is left of a range without the addresses of pieces.
-fn without_pieces(range: Range<u64>, pieces: &[Piece]) -> Vec<Range<u64>> {
-    pieces.iter().fold(vec![range], |left, piece| {
-        left.into_iter().flat_map(|range| without(range, &(piece.start..piece.end()))).collect()
+/// Returns what is left of a range without the addresses of spans.
+fn without_spans(range: Range<u64>, spans: &[UnitSpan]) -> Vec<Range<u64>> {
+    spans.iter().fold(vec![range], |left, span| {
+        left.into_iter().flat_map(|range| without(range, &(span.start..span.end()))).collect()
     })
 }
 

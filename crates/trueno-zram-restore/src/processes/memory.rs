@@ -1,20 +1,19 @@
-//! The memory of one process: what the handler and the workers of the background fill share.
+//! The memory of one process: the state shared by the handler and the workers of the background fill.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use trueno_zram_archive::Pages;
 use trueno_zram_core::{PAGE_SIZE, Page};
 
 use super::contents::Contents;
-use super::layout::{Layout, Piece};
+use super::layout::{Layout, UnitSpan};
 use super::runs::Runs;
 use crate::error::Error;
 use crate::lazy_memory::{Content, Filled, LazyMemory, Stop};
 use crate::process::Process;
-use crate::states::{Bits, States};
+use crate::states::Bits;
 use crate::uffd::{PROBE_ADDRESS, Userfaultfd};
 
 /// The time that processes may keep changing memory that has to be poisoned.
@@ -48,9 +47,11 @@ pub(super) struct ProcessMemory {
 
 impl ProcessMemory {
     pub(super) fn new(
-        (pid, process): (u32, Option<Process>),
+        pid: u32,
+        process: Option<Process>,
         lazy: LazyMemory,
-        (contents, layout): (Arc<Contents>, Layout),
+        contents: Arc<Contents>,
+        layout: Layout,
     ) -> Self {
         Self {
             lazy,
@@ -67,17 +68,6 @@ impl ProcessMemory {
         }
     }
 
-    /// Takes memory that was handed over with its userfaultfd.
-    pub(super) fn handed_over(
-        (pid, process): (u32, Option<Process>),
-        uffd: Userfaultfd,
-        source: Arc<dyn Pages>,
-        (contents, pieces): (Contents, Vec<Piece>),
-    ) -> Self {
-        let lazy = LazyMemory::new(Arc::new(uffd), source, States::new(contents.units));
-        Self::new((pid, process), lazy, (Arc::new(contents), Layout::new(pieces)))
-    }
-
     /// Returns the memory of a child that was forked. Called while the gate is shut, so that no copy is under way.
     pub(super) fn fork(&self, uffd: Userfaultfd) -> Self {
         let (mut layout, unmapped) = self.layout().fork();
@@ -85,7 +75,7 @@ impl ProcessMemory {
         unmapped.into_iter().for_each(|units| states.unset_removed(units));
         layout.drop_alternatives(|unit| states.is_wanted(unit));
         let lazy = LazyMemory::new(Arc::new(uffd), Arc::clone(&self.lazy.source), states);
-        let child = Self::new((self.pid, None), lazy, (Arc::clone(&self.contents), layout));
+        let child = Self::new(self.pid, None, lazy, Arc::clone(&self.contents), layout);
         child.lost.store(self.is_lost(), Ordering::Release);
         child.unsettled.store(true, Ordering::Release);
         child
@@ -140,7 +130,7 @@ impl ProcessMemory {
         }
     }
 
-    /// Returns whether nothing is missing any more.
+    /// Returns `true` if nothing is missing.
     pub(super) fn is_complete(&self) -> bool {
         (0..self.contents.units).all(|unit| !self.lazy.states.is_wanted(unit) || self.absent.contains(unit))
     }
@@ -320,8 +310,8 @@ impl ProcessMemory {
 
     /// Poisons what is missing, but for what the process is changing. Returns whether that was all.
     pub(super) fn try_poison_missing(&self) -> Result<bool, Stop> {
-        let pieces: Vec<Piece> = self.layout().pieces().copied().collect();
-        let missing = pieces.iter().flat_map(Piece::unit_range).filter(|unit| self.lazy.states.is_wanted(*unit));
+        let spans: Vec<UnitSpan> = self.layout().spans().copied().collect();
+        let missing = spans.iter().flat_map(UnitSpan::unit_range).filter(|unit| self.lazy.states.is_wanted(*unit));
         let mut is_complete = true;
         for unit in missing {
             is_complete &= self.poison(unit)?;

@@ -1,4 +1,4 @@
-//! Processes that run while their memory is restored.
+//! Processes that run while their memory is restored, and move, unmap and fork it meanwhile.
 
 mod contents;
 mod fill;
@@ -10,4 +10,4 @@ mod runs;
 mod streams;
 
 pub use contents::Extent;
-pub use restore::ProcessRestore;
+pub use restore::{MissingMemory, ProcessRestore};

@@ -9,15 +9,35 @@ use std::thread;
 use trueno_zram_archive::Pages;
 
 use super::contents::{Contents, Extent};
-use super::fill::{LAST_START_PAUSE, Queue, START_PAUSE};
-use super::handler::Handler;
+use super::fill::{FillQueue, LAST_START_PAUSE, START_PAUSE};
+use super::handler::ProcessHandler;
 use super::memory::ProcessMemory;
 use crate::error::Error;
+use crate::lazy_memory::LazyMemory;
 use crate::on_drop::OnDrop;
-use crate::options::{Notice, Notify, Options, Report};
+use crate::options::{Notice, Notify, RestoreOptions, RestoreReport};
 use crate::process::Process;
+use crate::states::UnitStates;
 use crate::uffd::Userfaultfd;
 use crate::wake::Wake;
+
+/// The missing memory of a process, as the process hands it over.
+pub struct MissingMemory {
+    /// The number of the process in the dump, for notices.
+    pub pid: u32,
+    /// The userfaultfd that the memory is registered with.
+    pub uffd: OwnedFd,
+    /// The content.
+    pub source: Arc<dyn Pages>,
+    /// Addresses and their content, in the order of addresses.
+    pub extents: Vec<Extent>,
+}
+
+impl fmt::Debug for MissingMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MissingMemory(process {}, {} extents)", self.pid, self.extents.len())
+    }
+}
 
 /// Restores the memory of processes while they run: each page when it is first touched, everything else in the background.
 ///
@@ -25,24 +45,25 @@ use crate::wake::Wake;
 /// meanwhile is followed, and so are the children that it forks. Memory that is registered but in no extent becomes zeros.
 /// Once nothing is missing, the userfaultfd is closed, and the process depends on nobody.
 ///
-/// A process never sees zeros in place of what is missing, with the exceptions in `docs/RESTORE.md`. If it cannot be restored, or restoring ends early, it is ended (SIGKILL).
-/// Children that it has forked are not known by number: what they miss is poisoned, so that touching it fails.
+/// A process never sees zeros in place of what is missing, with the exceptions in `docs/RESTORE.md`. If it cannot be restored, or
+/// restoring ends early, it is ended (SIGKILL). Children that it has forked are not known by number: what they miss is poisoned, so that touching it fails.
 ///
 /// ```no_run
-/// use trueno_zram_restore::{Extent, Image, Options, Process, ProcessRestore};
+/// use trueno_zram_restore::{Extent, Image, MissingMemory, Process, ProcessRestore, RestoreOptions};
 /// # fn handed_over() -> std::os::fd::OwnedFd { unimplemented!() }
 /// let image = std::sync::Arc::new(Image::new(vec![[7; 4096]; 3]));
-/// let restore = ProcessRestore::new(Options::default())?;
+/// let restore = ProcessRestore::new(RestoreOptions::default())?;
 /// let extents = [Extent { address: 0x7f00_0000_0000, pages: 3, first_page: 0 }];
-/// restore.add((42, Process::open(42)?), handed_over(), image, &extents)?;
+/// let memory = MissingMemory { pid: 42, uffd: handed_over(), source: image, extents: extents.into() };
+/// restore.add(Process::open(42)?, memory)?;
 /// restore.start_fill();
 /// println!("{:?}", restore.run()?);
 /// # Ok::<(), trueno_zram_restore::Error>(())
 /// ```
 pub struct ProcessRestore {
-    pub(super) options: Options,
+    pub(super) options: RestoreOptions,
     pub(super) notify: Box<Notify>,
-    pub(super) queue: Queue,
+    pub(super) queue: FillQueue,
     /// Memory that the handler does not know yet.
     added: Mutex<Vec<Arc<ProcessMemory>>>,
     /// All memory that is not complete.
@@ -62,13 +83,23 @@ struct Dependents {
 impl ProcessRestore {
     /// Restores with these options. Only `workers` and `on_damage` have a meaning here.
     ///
+    /// ```
+    /// use trueno_zram_restore::{ProcessRestore, RestoreOptions};
+    /// let restore = ProcessRestore::new(RestoreOptions::default())?;
+    /// restore.start_fill();
+    /// // No process was added, so nothing is missing.
+    /// assert!(restore.run()?.complete);
+    /// assert_eq!(restore.failures(), 0);
+    /// # Ok::<(), trueno_zram_restore::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::System`] if the system has no more descriptors.
-    pub fn new(options: Options) -> Result<Self, Error> {
+    pub fn new(options: RestoreOptions) -> Result<Self, Error> {
         Ok(Self {
             options,
             notify: Box::new(|_| {}),
-            queue: Queue::default(),
+            queue: FillQueue::default(),
             added: Mutex::default(),
             dependents: Mutex::default(),
             wake: Wake::new()?,
@@ -77,35 +108,31 @@ impl ProcessRestore {
         })
     }
 
-    /// Calls `notify` with what happens while processes run.
+    /// Calls `notify` with each event of a process.
     #[must_use]
     pub fn on_notice(mut self, notify: impl Fn(Notice<'_>) + Send + Sync + 'static) -> Self {
         self.notify = Box::new(notify);
         self
     }
 
-    /// Adds a process: its number in the dump, and the process itself. Its faults are answered from now on.
+    /// Adds a process whose memory is missing. Its faults are answered from now on.
     ///
     /// # Errors
-    /// If `fd` is not a userfaultfd with events for fork, remap, remove and unmap, or an extent makes no sense. The process
+    /// If `memory.uffd` is not a userfaultfd with events for fork, remap, remove and unmap, or an extent makes no sense. The process
     /// has then been ended if it depends on the userfaultfd.
-    pub fn add(
-        &self,
-        (pid, process): (u32, Process),
-        fd: OwnedFd,
-        source: Arc<dyn Pages>,
-        extents: &[Extent],
-    ) -> Result<(), Error> {
-        let uffd = Userfaultfd::new(fd)?;
-        let checked = Contents::new(extents, source.len_bytes());
-        let contents = match checked.and_then(|checked| uffd.prepare_for_process().map(|()| checked)) {
-            Ok(contents) => contents,
+    pub fn add(&self, process: Process, memory: MissingMemory) -> Result<(), Error> {
+        let MissingMemory { pid, uffd, source, extents } = memory;
+        let uffd = Userfaultfd::new(uffd)?;
+        let checked = Contents::new(&extents, source.len_bytes());
+        let (contents, layout) = match checked.and_then(|checked| uffd.prepare_for_process().map(|()| checked)) {
+            Ok(checked) => checked,
             Err(error) => {
                 end_before(&process, uffd);
                 return Err(error);
             }
         };
-        let memory = Arc::new(ProcessMemory::handed_over((pid, Some(process)), uffd, source, contents));
+        let lazy = LazyMemory::new(Arc::new(uffd), source, UnitStates::new(contents.units));
+        let memory = Arc::new(ProcessMemory::new(pid, Some(process), lazy, Arc::new(contents), layout));
         if !self.depend(&memory) {
             memory.end();
             return Err(Error::ShuttingDown);
@@ -116,20 +143,23 @@ impl ProcessRestore {
     }
 
     /// Ends a process that was handed over with its userfaultfd, but cannot be restored.
-    pub fn refuse(&self, process: &Process, fd: OwnedFd) {
-        if let Ok(uffd) = Userfaultfd::new(fd) {
+    pub fn refuse(&self, process: &Process, uffd: OwnedFd) {
+        if let Ok(uffd) = Userfaultfd::new(uffd) {
             end_before(process, uffd);
         }
     }
 
-    /// Makes every access to memory fail that was handed over with its userfaultfd, but without a process that can be ended.
-    pub fn poison(&self, pid: u32, fd: OwnedFd, source: Arc<dyn Pages>, extents: &[Extent]) {
-        let prepared = Userfaultfd::new(fd).and_then(|uffd| {
+    /// Makes every access to missing memory fail: for memory that was handed over without a process that can be ended.
+    pub fn poison(&self, memory: MissingMemory) {
+        let MissingMemory { pid, uffd, source, extents } = memory;
+        let prepared = Userfaultfd::new(uffd).and_then(|uffd| {
             uffd.prepare_for_process()?;
-            Ok((uffd, Contents::new(extents, source.len_bytes())?))
+            let (contents, layout) = Contents::new(&extents, source.len_bytes())?;
+            let lazy = LazyMemory::new(Arc::new(uffd), source, UnitStates::new(contents.units));
+            Ok(ProcessMemory::new(pid, None, lazy, Arc::new(contents), layout))
         });
-        if let Ok((uffd, contents)) = prepared {
-            ProcessMemory::handed_over((pid, None), uffd, source, contents).end();
+        if let Ok(memory) = prepared {
+            memory.end();
         }
     }
 
@@ -145,8 +175,8 @@ impl ProcessRestore {
     /// # Errors
     /// If restoring ended early. All processes that were not complete have been ended then. The failure of a single process
     /// is passed to [`on_notice`](Self::on_notice), and to [`failures`](Self::failures).
-    pub fn run(&self) -> Result<Report, Error> {
-        let mut handler = Handler::new(self);
+    pub fn run(&self) -> Result<RestoreReport, Error> {
+        let mut handler = ProcessHandler::new(self);
         // Dropped before the memory that the handler holds.
         let end = OnDrop(|| {
             // No handler will do so any more.
@@ -174,6 +204,14 @@ impl ProcessRestore {
     }
 
     /// Ends all processes that are not complete, and takes no more: for a process that is about to end.
+    ///
+    /// ```
+    /// use trueno_zram_restore::{Error, ProcessRestore, RestoreOptions};
+    /// let restore = ProcessRestore::new(RestoreOptions::default())?;
+    /// restore.end_all();
+    /// assert!(matches!(restore.run(), Err(Error::ShuttingDown)));
+    /// # Ok::<(), Error>(())
+    /// ```
     pub fn end_all(&self) {
         let memories = {
             let mut dependents = self.lock_dependents();

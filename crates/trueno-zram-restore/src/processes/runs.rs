@@ -1,4 +1,4 @@
-//! The runs of a process's memory: who fills which, and which is wanted next.
+//! The progress of a process's runs: which are taken and finished, and which is wanted next.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,7 +7,7 @@ use crate::states::Bits;
 /// Faults that workers know of. They fill what these wait for first.
 const URGENT: usize = 4;
 
-/// Which runs are taken and finished, and what threads wait for.
+/// The runs that are taken and finished, and the units that threads wait for.
 #[derive(Debug)]
 pub(super) struct Runs {
     count: usize,

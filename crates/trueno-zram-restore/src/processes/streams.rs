@@ -1,4 +1,4 @@
-//! Threads that read memory in order: what they will touch next is restored with what they touch.
+//! Detects threads that read memory in order, so that the pages that follow a fault are restored with it.
 
 use std::collections::VecDeque;
 

@@ -12,9 +12,9 @@ use std::thread;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use trueno_test_pages::corpus::numbered_pages as pages;
 use trueno_test_restore::stand_in::{self, SIGBUS, SIGKILL, StandIn, say};
-use trueno_test_restore::vmm::{self, HELPER, MESSAGE, Memory, is_allowed};
+use trueno_test_restore::vmm::{self, GuestPages, HELPER, MESSAGE, is_allowed};
 use trueno_zram_core::Page;
-use trueno_zram_restore::{Ending, Error, Image, LazyRestore, Notice, OnDamage, Options};
+use trueno_zram_restore::{Ending, Error, Image, LazyRestore, Notice, OnDamage, RestoreOptions};
 
 use crate::failures::Damaged;
 use crate::support::{Setup, on_demand};
@@ -39,7 +39,7 @@ impl Queue {
 
     /// Starts a VMM, and returns it when it has handed its userfaultfd over and has closed its own: it sees zeros if nobody has it.
     fn vmm(&self, environment: &[(&str, &str)]) -> StandIn {
-        let mut vmm = vmm::start(&self.socket(), &self.dir.path().join("image"), Memory::Small, environment);
+        let mut vmm = vmm::start(&self.socket(), &self.dir.path().join("image"), GuestPages::Small, environment);
         vmm.must("close");
         vmm
     }
@@ -112,7 +112,7 @@ fn a_handler_that_shuts_down_ends_vmms_whose_message_is_not_complete() {
     let pages = pages(16);
     let restore = Arc::new(LazyRestore::new(Image::new(pages.clone()), on_demand()));
     let setup = Setup::with_shared(&pages, Arc::clone(&restore));
-    let mut vmm = vmm::start(&setup.socket(), &setup.image(), Memory::Small, &[(MESSAGE, "[")]);
+    let mut vmm = vmm::start(&setup.socket(), &setup.image(), GuestPages::Small, &[(MESSAGE, "[")]);
     vmm.must("close");
     restore.end_all();
     assert_eq!(vmm.signal(), SIGKILL);
@@ -124,9 +124,9 @@ fn memory_is_served_until_its_own_process_ends() {
         return;
     }
     let pages = pages(300);
-    for options in [on_demand(), Options::default()] {
+    for options in [on_demand(), RestoreOptions::default()] {
         let setup = Setup::new(&pages, options);
-        let mut vmm = vmm::start(&setup.socket(), &setup.image(), Memory::Small, &[(HELPER, "1")]);
+        let mut vmm = vmm::start(&setup.socket(), &setup.image(), GuestPages::Small, &[(HELPER, "1")]);
         vmm.must("verify 0 10");
         vmm.must("close");
         vmm.must("end_helper");
@@ -144,14 +144,14 @@ fn memory_of_a_process_that_is_not_known_is_poisoned_when_it_cannot_be_served() 
     let pages = pages(200);
     let (report, endings) = channel();
     let source = Damaged { image: Image::new(pages.clone()), page: 77 };
-    let options = Options { on_damage: OnDamage::Kill, ..on_demand() };
+    let options = on_demand().with_on_damage(OnDamage::Kill);
     let restore = LazyRestore::new(source, options).on_notice(move |notice| {
         if let Notice::Ended(ending) = notice {
             report.send(ending).unwrap();
         }
     });
     let setup = Setup::with(&pages, restore);
-    let mut vmm = vmm::start(&setup.socket(), &setup.image(), Memory::Small, &[(HELPER, "1")]);
+    let mut vmm = vmm::start(&setup.socket(), &setup.image(), GuestPages::Small, &[(HELPER, "1")]);
     vmm.must("verify 0 10");
     vmm.must("close");
     assert_eq!(vmm.ask("touch 77"), None);
@@ -194,6 +194,6 @@ fn a_vmm_whose_userfaultfd_is_lost_is_ended() {
     command.env(SOCKET, &socket);
     let mut handler = StandIn::start(command);
     assert_eq!(handler.answer().as_deref(), Some("listens"));
-    assert_eq!(vmm::start(&socket, &image, Memory::Small, &[]).signal(), SIGKILL);
+    assert_eq!(vmm::start(&socket, &image, GuestPages::Small, &[]).signal(), SIGKILL);
     handler.end();
 }

@@ -1,4 +1,4 @@
-//! What becomes of a VM whose pages are damaged, whose handler fails, or that ends itself.
+//! VMs whose pages are damaged, whose handler fails, or that ends itself.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,11 +10,11 @@ use trueno_test_pages::generate::Generator;
 use trueno_test_restore::archive_of;
 use trueno_test_restore::scheduling::stay_on_one_core;
 use trueno_test_restore::stand_in::{SIGBUS, SIGKILL};
-use trueno_test_restore::vmm::{self, Memory, is_allowed};
+use trueno_test_restore::vmm::{self, GuestPages, is_allowed};
 use trueno_zram_archive::Archive;
 use trueno_zram_core::Page;
 use trueno_zram_io::MappedFile;
-use trueno_zram_restore::{Error, Image, LazyRestore, OnDamage, Options, Pages};
+use trueno_zram_restore::{Error, Image, LazyRestore, OnDamage, Pages, RestoreOptions};
 
 use crate::support::{Setup, on_demand};
 
@@ -45,7 +45,7 @@ fn a_damaged_page_is_poisoned_and_all_others_are_right() {
         return;
     }
     let pages = pages(200);
-    for options in [on_demand(), Options::default()] {
+    for options in [on_demand(), RestoreOptions::default()] {
         let source = Damaged { image: Image::new(pages.clone()), page: 77 };
         let setup = Setup::with(&pages, LazyRestore::new(source, options));
         let mut vmm = setup.vmm();
@@ -64,9 +64,9 @@ fn a_damaged_page_ends_the_vm_if_asked_for() {
         return;
     }
     let pages = pages(200);
-    for options in [on_demand(), Options::default()] {
+    for options in [on_demand(), RestoreOptions::default()] {
         let source = Damaged { image: Image::new(pages.clone()), page: 77 };
-        let options = Options { on_damage: OnDamage::Kill, ..options };
+        let options = options.with_on_damage(OnDamage::Kill);
         let setup = Setup::with(&pages, LazyRestore::new(source, options));
         let mut vmm = setup.vmm();
         vmm.must("verify 78 200");
@@ -86,7 +86,7 @@ fn a_vm_that_is_ended_never_sees_zeros() {
     let pages = pages(200);
     for _ in 0..4 {
         let source = Damaged { image: Image::new(pages.clone()), page: 77 };
-        let options = Options { on_damage: OnDamage::Kill, ..on_demand() };
+        let options = on_demand().with_on_damage(OnDamage::Kill);
         let setup = Setup::with(&pages, LazyRestore::new(source, options));
         let mut vmm = setup.vmm();
         vmm.must("close");
@@ -105,7 +105,7 @@ fn removing_a_damaged_page_makes_it_zeros() {
     }
     let pages = pages(200);
     let source = Damaged { image: Image::new(pages.clone()), page: 77 };
-    let setup = Setup::with(&pages, LazyRestore::new(source, Options::default()));
+    let setup = Setup::with(&pages, LazyRestore::new(source, RestoreOptions::default()));
     let mut vmm = setup.vmm();
     vmm.must("remove 77 1");
     vmm.must("all");
@@ -127,7 +127,7 @@ fn no_damage_to_an_archive_shows_a_vm_wrong_bytes() {
         let at = random.below(bytes.len());
         bytes[at] ^= 1 << random.below(8);
         let Ok(Some(reader)) = Archive::read_from(Arc::new(bytes)) else { continue };
-        let options = if round % 2 == 0 { on_demand() } else { Options::default() };
+        let options = if round % 2 == 0 { on_demand() } else { RestoreOptions::default() };
         let setup = Setup::with(&pages, LazyRestore::new(reader, options));
         let mut vmm = setup.vmm();
         match vmm.ask("all") {
@@ -190,7 +190,7 @@ fn a_mapped_archive_that_is_cut_during_the_background_fill_shows_a_vm_no_wrong_b
     let pages = pages(9000);
     for round in 0..8 {
         let (reader, file) = mapped_archive(&pages);
-        let setup = Setup::with(&pages, LazyRestore::new(reader, Options::default()));
+        let setup = Setup::with(&pages, LazyRestore::new(reader, RestoreOptions::default()));
         let mut vmm = setup.vmm();
         vmm.must("verify 0 10");
         file.set_len(file.metadata().unwrap().len() * round / 8).unwrap();
@@ -230,7 +230,7 @@ fn a_handler_that_panics_ends_its_vm() {
     }
     let pages = pages(100);
     // In the handler, and in a worker of the fill.
-    for options in [on_demand(), Options { around_bytes: 0, ..Options::default() }] {
+    for options in [on_demand(), RestoreOptions::default().with_around_bytes(0)] {
         let setup = Setup::with(&pages, LazyRestore::new(Panicking(Image::new(pages.clone())), options));
         let mut vmm = setup.vmm();
         let _ = vmm.ask("all");
@@ -255,7 +255,7 @@ fn a_handler_that_shuts_down_ends_its_vms_and_takes_no_more() {
     // One that has connected elsewhere.
     let elsewhere = setup.dir.path().join("elsewhere");
     let listener = UnixListener::bind(&elsewhere).unwrap();
-    let mut vmm = vmm::start(&elsewhere, &setup.image(), Memory::Small, &[]);
+    let mut vmm = vmm::start(&elsewhere, &setup.image(), GuestPages::Small, &[]);
     vmm.must("close");
     assert!(matches!(restore.serve(&listener.accept().unwrap().0), Err(Error::ShuttingDown)));
     assert_eq!(vmm.signal(), SIGKILL);
@@ -266,7 +266,7 @@ fn a_vm_that_is_killed_ends_its_session() {
     if !is_allowed() {
         return;
     }
-    for options in [on_demand(), Options::default()] {
+    for options in [on_demand(), RestoreOptions::default()] {
         let setup = Setup::new(&pages(4000), options);
         let mut vmm = setup.vmm();
         vmm.must("verify 0 10");

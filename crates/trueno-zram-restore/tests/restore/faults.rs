@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use trueno_test_pages::corpus::numbered_pages as pages;
 use trueno_test_restore::archive_of;
-use trueno_test_restore::vmm::{Memory, is_allowed};
+use trueno_test_restore::vmm::{GuestPages, is_allowed};
 use trueno_zram_archive::Archive;
 use trueno_zram_core::{PAGE_SIZE, Page};
-use trueno_zram_restore::{Image, LazyRestore, Notice, Options, Pages, Touches};
+use trueno_zram_restore::{Image, LazyRestore, Notice, Pages, RestoreOptions, Touches};
 
 use crate::support::{Setup, on_demand};
 
@@ -19,8 +19,8 @@ fn every_page_is_right_in_whatever_order_it_is_touched() {
         return;
     }
     let pages = pages(3000);
-    let around = Options { background_fill: false, ..Options::default() };
-    for options in [on_demand(), around, Options::default()] {
+    let around = RestoreOptions::default().with_background_fill(false);
+    for options in [on_demand(), around, RestoreOptions::default()] {
         let setup = Setup::new(&pages, options);
         for order in ["all", "backwards", "random 6000 1"] {
             let mut vmm = setup.vmm();
@@ -53,7 +53,7 @@ fn removed_pages_come_back_as_zeros() {
     if !is_allowed() {
         return;
     }
-    for options in [on_demand(), Options { background_fill: false, ..Options::default() }] {
+    for options in [on_demand(), RestoreOptions::default().with_background_fill(false)] {
         let setup = Setup::new(&pages(1000), options);
         let mut vmm = setup.vmm();
         vmm.must("verify 0 400");
@@ -72,7 +72,7 @@ fn touching_and_removing_at_once_never_shows_old_content() {
     if !is_allowed() {
         return;
     }
-    let setup = Setup::new(&pages(8000), Options::default());
+    let setup = Setup::new(&pages(8000), RestoreOptions::default());
     for seed in 0..3 {
         let mut vmm = setup.vmm();
         vmm.must(&format!("storm 12000 {seed}"));
@@ -87,7 +87,7 @@ fn several_vms_are_restored_from_one_archive() {
     if !is_allowed() {
         return;
     }
-    let setup = Setup::new(&pages(2000), Options::default());
+    let setup = Setup::new(&pages(2000), RestoreOptions::default());
     let mut vmms: Vec<_> = (0..3).map(|_| setup.vmm()).collect();
     vmms[1].must("remove 0 1500");
     for vmm in &mut vmms {
@@ -105,7 +105,7 @@ fn a_vm_whose_memory_is_complete_no_longer_needs_the_handler() {
     let pages = pages(2000);
     let (sender, completed) = channel();
     let sender = Mutex::new(sender);
-    let restore = LazyRestore::new(Image::new(pages.clone()), Options::default()).on_notice(move |notice| {
+    let restore = LazyRestore::new(Image::new(pages.clone()), RestoreOptions::default()).on_notice(move |notice| {
         if matches!(notice, Notice::Complete) {
             sender.lock().unwrap().send(()).unwrap();
         }
@@ -164,7 +164,7 @@ fn recorded_touches_are_restored_first_the_next_time() {
 
     let order = Arc::new(Mutex::new(Vec::new()));
     let source = Logged { image: Image::new(pages.clone()), order: Arc::clone(&order) };
-    let options = Options { workers: std::num::NonZeroUsize::MIN, ..Options::default() };
+    let options = RestoreOptions::default().with_workers(std::num::NonZeroUsize::MIN);
     let touches = Touches::read(&text[..]).unwrap();
     let (sender, complete) = channel();
     let restore = LazyRestore::new(source, options).record().prefetch(touches.clone()).on_notice(move |notice| {
@@ -192,7 +192,7 @@ fn touches_of_another_archive_are_ignored() {
     }
     let pages = pages(64);
     let touches = Touches::read("trueno-zram touches 1\n18446744073709551615\n64\n63\n".as_bytes()).unwrap();
-    let restore = LazyRestore::new(Image::new(pages.clone()), Options::default()).prefetch(touches).record();
+    let restore = LazyRestore::new(Image::new(pages.clone()), RestoreOptions::default()).prefetch(touches).record();
     let setup = Setup::with(&pages, restore);
     let mut vmm = setup.vmm();
     vmm.must("all");
@@ -209,9 +209,9 @@ fn huge_pages_are_restored_removed_and_zeroed() {
         return;
     }
     let pages = pages(8 * 512);
-    for options in [on_demand(), Options::default()] {
+    for options in [on_demand(), RestoreOptions::default()] {
         let setup = Setup::new(&pages, options);
-        let mut vmm = setup.vmm_with(Memory::Huge);
+        let mut vmm = setup.vmm_with(GuestPages::Huge);
         vmm.must("verify 0 1024");
         vmm.must("remove 512 1024");
         vmm.must("all");

@@ -11,9 +11,9 @@ use std::time::Duration;
 use trueno_test_pages::corpus::numbered_pages as pages;
 use trueno_test_restore::stand_in::SIGKILL;
 use trueno_test_restore::stand_in::send;
-use trueno_test_restore::vmm::{self, FEATURES, MESSAGE, Memory, is_allowed};
+use trueno_test_restore::vmm::{self, FEATURES, GuestPages, MESSAGE, is_allowed};
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_restore::{Error, Image, LazyRestore, Notice, Options, RegionProblem};
+use trueno_zram_restore::{Error, Image, LazyRestore, Notice, RegionProblem, RestoreOptions};
 
 use crate::support::{Setup, on_demand};
 
@@ -21,7 +21,7 @@ const REGION: &[u8] = br#"[{"base_host_virt_addr":4096,"size":4096,"offset":0}]"
 
 /// Serves one message, sent by this process. None of them may lead to its end.
 fn refusal(connect: impl FnOnce(UnixStream) + Send) -> Error {
-    let options = Options { handshake_timeout: Duration::from_secs(1), ..Options::default() };
+    let options = RestoreOptions::default().with_handshake_timeout(Duration::from_secs(1));
     let restore = LazyRestore::new(Image::new(vec![[1; PAGE_SIZE]; 4]), options);
     let (ours, theirs) = UnixStream::pair().unwrap();
     std::thread::scope(|threads| {
@@ -93,8 +93,9 @@ fn a_vmm_that_cannot_be_served_is_ended() {
         return;
     }
     let setup = Setup::new(&pages(16), on_demand());
-    let start =
-        |environment: &[(&str, &str)]| vmm::start(&setup.socket(), &setup.image(), Memory::Small, environment).signal();
+    let start = |environment: &[(&str, &str)]| {
+        vmm::start(&setup.socket(), &setup.image(), GuestPages::Small, environment).signal()
+    };
     // It has a userfaultfd, and would wait for its first page for ever.
     assert_eq!(start(&[(MESSAGE, "[]")]), SIGKILL);
     assert!(matches!(setup.report(), Err(Error::NoRegions)));
@@ -108,7 +109,7 @@ fn a_vmm_that_cannot_be_served_is_ended() {
     let mut vmm = vmm::start(
         &setup.socket(),
         &setup.image(),
-        Memory::Small,
+        GuestPages::Small,
         &[(MESSAGE, r#"[{"base_host_virt_addr":4096,"size":4096,"offset":0}]"#)],
     );
     assert_eq!(vmm.ask("touch 0"), None);
@@ -122,8 +123,7 @@ fn that_a_vm_has_to_wait_is_reported() {
         return;
     }
     let (report, crowded) = channel();
-    let options =
-        Options { vms_at_a_time: NonZeroUsize::MIN, handshake_timeout: Duration::from_secs(3600), ..on_demand() };
+    let options = on_demand().with_vms_at_a_time(NonZeroUsize::MIN).with_handshake_timeout(Duration::from_secs(3600));
     let pages = pages(16);
     let restore = LazyRestore::new(Image::new(pages.clone()), options).on_notice(move |notice| {
         if let Notice::Crowded { vms_at_a_time } = notice {
@@ -145,7 +145,7 @@ fn that_a_vm_has_to_wait_is_reported() {
 
 #[test]
 fn silent_connections_do_not_keep_vms_out() {
-    let options = Options { handshake_timeout: Duration::from_secs(3600), ..on_demand() };
+    let options = on_demand().with_handshake_timeout(Duration::from_secs(3600));
     let setup = Setup::new(&pages(16), options);
     let connect = || UnixStream::connect(setup.socket()).unwrap();
     let silent: Vec<UnixStream> = (0..options.vms_at_a_time.get()).map(|_| connect()).collect();
@@ -166,7 +166,7 @@ fn silent_connections_do_not_count_as_vms() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
-    let options = Options { handshake_timeout: Duration::from_millis(50), ..on_demand() };
+    let options = on_demand().with_handshake_timeout(Duration::from_millis(50));
     let restore = LazyRestore::new(Image::new(vec![[1; PAGE_SIZE]; 4]), options);
     std::thread::scope(|threads| {
         let (sender, ended) = channel();

@@ -11,25 +11,25 @@ use std::time::Duration;
 use tempfile::TempDir;
 use trueno_test_restore::archive_of;
 use trueno_test_restore::stand_in::StandIn;
-use trueno_test_restore::vmm::{self, Memory};
+use trueno_test_restore::vmm::{self, GuestPages};
 use trueno_zram_archive::Archive;
 use trueno_zram_core::Page;
-use trueno_zram_restore::{Error, LazyRestore, Options, Report};
+use trueno_zram_restore::{Error, LazyRestore, RestoreOptions, RestoreReport};
 
 /// Tests that nothing disturbs: faults only.
-pub(crate) fn on_demand() -> Options {
-    Options { background_fill: false, around_bytes: 0, ..Options::default() }
+pub(crate) fn on_demand() -> RestoreOptions {
+    RestoreOptions::default().with_background_fill(false).with_around_bytes(0)
 }
 
 /// A handler on a thread, and the image that its VMs must see.
 pub(crate) struct Setup {
     pub(crate) dir: TempDir,
-    reports: Receiver<Result<Report, Error>>,
+    reports: Receiver<Result<RestoreReport, Error>>,
 }
 
 impl Setup {
     /// Serves `pages` from an archive.
-    pub(crate) fn new(pages: &[Page], options: Options) -> Self {
+    pub(crate) fn new(pages: &[Page], options: RestoreOptions) -> Self {
         let reader = Archive::read_from(Arc::new(archive_of(pages))).expect("an archive").expect("with an index");
         Self::with(pages, LazyRestore::new(reader, options))
     }
@@ -62,15 +62,15 @@ impl Setup {
     }
 
     pub(crate) fn vmm(&self) -> StandIn {
-        self.vmm_with(Memory::Small)
+        self.vmm_with(GuestPages::Small)
     }
 
-    pub(crate) fn vmm_with(&self, memory: Memory) -> StandIn {
-        vmm::start(&self.socket(), &self.image(), memory, &[])
+    pub(crate) fn vmm_with(&self, pages: GuestPages) -> StandIn {
+        vmm::start(&self.socket(), &self.image(), pages, &[])
     }
 
     /// Returns the report on the next VM that ended.
-    pub(crate) fn report(&self) -> Result<Report, Error> {
+    pub(crate) fn report(&self) -> Result<RestoreReport, Error> {
         self.reports.recv_timeout(Duration::from_secs(1200)).expect("the session ends with its VM")
     }
 }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use trueno_zram_criu::{LAZY_PAGES_SOCKET, LazyDir, LazyPages, Memory};
+use trueno_zram_criu::{DumpedMemory, LAZY_PAGES_SOCKET, LazyDir, LazyPages};
 use trueno_zram_io::UnixSocket;
-use trueno_zram_restore::{Notice, Options};
+use trueno_zram_restore::{Notice, RestoreOptions};
 
 use super::failure;
 use crate::args::Global;
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     /// The work directory of `criu restore` (its option -W), where the socket is made.
     #[arg(short = 'W', long, value_name = "DIR", default_value = ".")]
     work_dir: PathBuf,
-    /// What happens to a page that is damaged.
+    /// The treatment of a page that is damaged.
     #[arg(long, value_enum, default_value_t = Damage::Poison)]
     on_damage: Damage,
     #[command(flatten)]
@@ -62,8 +62,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let name = args.images.display().to_string();
     let images = super::open_dir(&args.images)?;
     let opener = args.bases.lazy_opener();
-    let memory = Memory::open(&images, &opener).map_err(failure)?;
-    let options = Options { workers: workers(global), on_damage: args.on_damage.into(), ..Options::default() };
+    let memory = DumpedMemory::open(&images, &opener).map_err(failure)?;
+    let options = RestoreOptions::default().with_workers(workers(global)).with_on_damage(args.on_damage.into());
     let daemon = Arc::new(LazyPages::new(memory, options, notices(global, &name)).map_err(failure)?);
     let (lazy, action) = {
         // From here on a signal removes the directory, and ends the processes.

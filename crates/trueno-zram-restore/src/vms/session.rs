@@ -1,15 +1,15 @@
-//! One VM: what the handler and the workers of the background fill share.
+//! One VM: the state shared by its handler and the workers of the background fill.
 
 use std::ops::Range;
 
 use rustix::io::Errno;
 use trueno_zram_core::{PAGE_SIZE, Page};
 
+use super::regions::{Region, Regions};
 use crate::error::Error;
 use crate::lazy_memory::{Content, Filled, LazyMemory, Stop};
-use crate::options::{Notify, Options};
+use crate::options::{Notify, RestoreOptions};
 use crate::process::Process;
-use crate::regions::{Region, Regions};
 use crate::states::FirstSeen;
 use crate::uffd::PROBE_ADDRESS;
 
@@ -18,7 +18,7 @@ pub(crate) struct Session<'a> {
     pub(crate) lazy: LazyMemory,
     pub(crate) vmm: &'a Process,
     pub(crate) regions: Regions,
-    pub(crate) options: &'a Options,
+    pub(crate) options: &'a RestoreOptions,
     pub(crate) touched: Option<&'a FirstSeen>,
     pub(crate) notify: &'a Notify,
 }

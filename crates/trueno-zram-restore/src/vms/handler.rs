@@ -9,14 +9,14 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use trueno_zram_core::{AlignedPages, PAGE_SIZE};
 
+use super::fill::BackgroundFill;
+use super::regions::Region;
+use super::session::Session;
+use super::touches::WINDOW_PAGES;
 use crate::error::Error;
 use crate::event::{self, Event, Events};
-use crate::fill::Fill;
 use crate::lazy_memory::{LazyMemory, Stop};
 use crate::options::{Notice, OnDamage};
-use crate::regions::Region;
-use crate::session::Session;
-use crate::touches::WINDOW_PAGES;
 use crate::wake::wait_for;
 
 /// Blocks around faults that wait for a quiet moment. Older ones are given up.
@@ -26,9 +26,9 @@ const MAX_BLOCKS: usize = 32;
 const ORPHAN_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Answers the faults of a VM.
-pub(crate) struct Handler<'a> {
+pub(crate) struct VmHandler<'a> {
     session: &'a Session<'a>,
-    fill: &'a Fill,
+    fill: &'a BackgroundFill,
     events: Events,
     /// Faults that have not been answered.
     faults: Vec<u64>,
@@ -41,8 +41,8 @@ pub(crate) struct Handler<'a> {
     is_orphaned: bool,
 }
 
-impl<'a> Handler<'a> {
-    pub(crate) fn new(session: &'a Session<'a>, fill: &'a Fill) -> Self {
+impl<'a> VmHandler<'a> {
+    pub(crate) fn new(session: &'a Session<'a>, fill: &'a BackgroundFill) -> Self {
         let unit_pages = session.regions.iter().map(Region::pages_per_unit).max().unwrap_or(1);
         Self {
             session,

@@ -6,13 +6,13 @@ use std::thread;
 
 use trueno_zram_core::{AlignedPages, Page};
 
+use super::regions::Region;
+use super::session::Session;
+use super::touches::WINDOW_PAGES;
 use crate::error::Error;
 use crate::lazy_memory::{Content, Stop};
 use crate::options::Notice;
 use crate::read_intact::read_intact;
-use crate::regions::Region;
-use crate::session::Session;
-use crate::touches::WINDOW_PAGES;
 use crate::wake::Wake;
 
 /// 4 KiB pages that are filled by one call. The handler may have to wait for such a call: see `gate`.
@@ -23,7 +23,7 @@ const RUN_UNITS: usize = 1024;
 
 /// The state of the fill that the workers share.
 #[derive(Debug)]
-pub(crate) struct Fill {
+pub(crate) struct BackgroundFill {
     /// Units that workers take at a time: the windows of recorded touches, then runs of everything.
     parts: Vec<Range<usize>>,
     next: AtomicUsize,
@@ -55,7 +55,7 @@ fn runs(region: &Region) -> impl Iterator<Item = Range<usize>> + use<> {
     })
 }
 
-impl Fill {
+impl BackgroundFill {
     /// Plans the fill of the memory of a session.
     pub(crate) fn new(session: &Session<'_>, prefetch: &[u64], workers: usize) -> Result<Self, Error> {
         let windows = prefetch.iter().filter_map(|window| window_units(session, *window));

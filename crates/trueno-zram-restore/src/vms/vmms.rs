@@ -1,4 +1,4 @@
-//! VMMs that have connected: what they have handed over, and their end if they cannot be served to theirs.
+//! The VMMs that have connected, their handshakes, and SIGKILL for those that cannot be served to their end.
 //!
 //! A VMM that has handed its userfaultfd over waits for ever for its next page, or sees zeros once the userfaultfd is closed. So it is
 //! ended (SIGKILL), unless it was released: on an error, on a panic, and in the queue of a socket that nobody serves any more,
@@ -17,23 +17,23 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use trueno_zram_connections::{Disconnect, Listen, stop_accepting};
 
+use super::handshake::Handshake;
+use super::regions::{Region, Regions};
 use crate::error::Error;
 use crate::event::MESSAGE_LEN;
-use crate::handshake::Handshake;
 use crate::options::{Ending, Notice, Notify};
 use crate::process::{END_PATIENCE, Process};
-use crate::regions::{Region, Regions};
 use crate::uffd::{PROBE_ADDRESS, Userfaultfd};
 
 /// All VMMs that are connected, and the sockets that they connect to.
 pub(crate) struct Vmms {
-    state: Mutex<State>,
-    /// Told what happens while VMs run.
+    state: Mutex<VmmsState>,
+    /// Receives notices while VMs run.
     pub(crate) notify: Box<Notify>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct VmmsState {
     /// The process is about to end.
     is_closed: bool,
     sockets: Vec<Arc<UnixListener>>,
@@ -75,7 +75,7 @@ impl Vmms {
     pub(crate) fn end_all(&self) {
         let vmms = {
             let mut state = self.lock();
-            let State { is_closed, sockets, vmms } = &mut *state;
+            let VmmsState { is_closed, sockets, vmms } = &mut *state;
             *is_closed = true;
             for socket in &*sockets {
                 stop_accepting(&**socket);
@@ -93,7 +93,7 @@ impl Vmms {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, VmmsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -104,7 +104,7 @@ impl fmt::Debug for Vmms {
     }
 }
 
-impl State {
+impl VmmsState {
     /// Adds a VMM. Returns it, and whether it must be dropped, without the lock, since the process is about to end.
     fn add<'a>(&mut self, vmms: &'a Vmms, connection: UnixStream) -> (Connected<'a>, bool) {
         let vmm = Arc::new(Vmm::new(connection));

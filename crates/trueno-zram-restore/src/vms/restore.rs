@@ -11,16 +11,16 @@ use trueno_zram_archive::Pages;
 use trueno_zram_connections::{ClientConnection, ConnectionLimits, serve_each_within};
 use trueno_zram_core::PAGE_SIZE;
 
+use super::fill::BackgroundFill;
+use super::handler::VmHandler;
+use super::session::Session;
+use super::touches::{Touches, WINDOW_PAGES};
+use super::vmms::{Connected, VmmSocket, Vmms};
 use crate::error::Error;
-use crate::fill::Fill;
-use crate::handler::Handler;
 use crate::lazy_memory::LazyMemory;
 use crate::on_drop::OnDrop;
-use crate::options::{Notice, Options, Report};
-use crate::session::Session;
-use crate::states::{FirstSeen, States};
-use crate::touches::{Touches, WINDOW_PAGES};
-use crate::vmms::{Connected, VmmSocket, Vmms};
+use crate::options::{Notice, RestoreOptions, RestoreReport};
+use crate::states::{FirstSeen, UnitStates};
 
 /// Restores VMs from one source of pages: several at the same time, each page when it is first touched.
 ///
@@ -31,16 +31,16 @@ use crate::vmms::{Connected, VmmSocket, Vmms};
 /// ```no_run
 /// use std::os::unix::net::UnixListener;
 /// use trueno_zram_archive::Archive;
-/// use trueno_zram_restore::{LazyRestore, Options};
+/// use trueno_zram_restore::{LazyRestore, RestoreOptions};
 ///
-/// let restore = LazyRestore::new(Archive::open("guest.mem.lz4")?, Options::default());
+/// let restore = LazyRestore::new(Archive::open("guest.mem.lz4")?, RestoreOptions::default());
 /// let listener = UnixListener::bind("uffd.sock")?;
 /// restore.serve_all(&listener, None, |ended| println!("{ended:?}"))?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct LazyRestore {
     source: Arc<dyn Pages>,
-    options: Options,
+    options: RestoreOptions,
     prefetch: Touches,
     touched: Option<FirstSeen>,
     vmms: Vmms,
@@ -48,12 +48,26 @@ pub struct LazyRestore {
 
 impl LazyRestore {
     /// Restores from `source`.
-    pub fn new(source: impl Pages + 'static, options: Options) -> Self {
+    ///
+    /// ```
+    /// use trueno_zram_restore::{Image, LazyRestore, RestoreOptions};
+    /// let restore = LazyRestore::new(Image::new(vec![[7; 4096]; 32]), RestoreOptions::default());
+    /// assert!(restore.recorded().is_none());
+    /// ```
+    pub fn new(source: impl Pages + 'static, options: RestoreOptions) -> Self {
         let source = Arc::new(source);
         Self { source, options, prefetch: Touches::default(), touched: None, vmms: Vmms::default() }
     }
 
     /// Restores these windows before all others, in this order.
+    ///
+    /// ```
+    /// use trueno_zram_restore::{Image, LazyRestore, RestoreOptions, Touches};
+    /// let touches = Touches::read("trueno-zram touches 1\n16\n".as_bytes())?;
+    /// let restore = LazyRestore::new(Image::new(vec![[7; 4096]; 32]), RestoreOptions::default()).prefetch(touches).record();
+    /// assert_eq!(restore.recorded().map(|touches| touches.windows()), Some(1));
+    /// # Ok::<(), trueno_zram_restore::Error>(())
+    /// ```
     #[must_use]
     pub fn prefetch(mut self, touches: Touches) -> Self {
         self.prefetch = touches;
@@ -63,6 +77,13 @@ impl LazyRestore {
 
     /// Records the order in which VMs touch their memory, behind the windows that are prefetched. Windows that the
     /// background fill restores before they are touched are not recorded.
+    ///
+    /// ```
+    /// use trueno_zram_restore::{Image, LazyRestore, RestoreOptions};
+    /// let options = RestoreOptions::default().with_background_fill(false);
+    /// let restore = LazyRestore::new(Image::new(vec![[7; 4096]; 32]), options).record();
+    /// assert_eq!(restore.recorded().map(|touches| touches.windows()), Some(0));
+    /// ```
     #[must_use]
     pub fn record(mut self) -> Self {
         let windows = self.source.len_bytes().div_ceil(WINDOW_PAGES * PAGE_SIZE as u64);
@@ -77,7 +98,17 @@ impl LazyRestore {
         }
     }
 
-    /// Calls `notify` with what happens while VMs run.
+    /// Calls `notify` with each event of a VM.
+    ///
+    /// ```
+    /// use trueno_zram_restore::{Image, LazyRestore, Notice, RestoreOptions};
+    /// let restore = LazyRestore::new(Image::new(vec![[7; 4096]; 32]), RestoreOptions::default()).on_notice(|notice| {
+    ///     if let Notice::Poisoned { page, error } = notice {
+    ///         eprintln!("page {page}: {error}");
+    ///     }
+    /// });
+    /// # drop(restore);
+    /// ```
     #[must_use]
     pub fn on_notice(mut self, notify: impl Fn(Notice<'_>) + Send + Sync + 'static) -> Self {
         self.vmms.notify = Box::new(notify);
@@ -91,6 +122,16 @@ impl LazyRestore {
 
     /// Ends all VMMs that depend on the handler, and takes no more: for a process that is about to end. That includes those that have
     /// connected and wait to be served.
+    ///
+    /// ```
+    /// use std::os::unix::net::UnixStream;
+    /// use trueno_zram_restore::{Error, Image, LazyRestore, RestoreOptions};
+    /// let restore = LazyRestore::new(Image::new(vec![[7; 4096]; 32]), RestoreOptions::default());
+    /// restore.end_all();
+    /// let refused = restore.serve(&UnixStream::pair()?.0);
+    /// assert!(matches!(refused, Err(Error::ShuttingDown)));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn end_all(&self) {
         self.vmms.end_all();
     }
@@ -98,18 +139,38 @@ impl LazyRestore {
     /// Makes [`end_all`](Self::end_all) end the VMMs that connect to a socket before [`serve_all`](Self::serve_all) is called with it.
     /// The socket need not listen yet. It becomes non-blocking.
     ///
+    /// ```no_run
+    /// # use trueno_zram_restore::{Image, LazyRestore, RestoreOptions};
+    /// # let restore = LazyRestore::new(Image::new(vec![[7; 4096]; 32]), RestoreOptions::default());
+    /// use std::os::fd::AsFd;
+    /// let listener = std::os::unix::net::UnixListener::bind("uffd.sock")?;
+    /// restore.adopt_socket(listener.as_fd())?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of the operating system.
     pub fn adopt_socket(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.vmms.adopt(socket).map(drop)
     }
 
-    /// Accepts VMMs and serves each on a thread of its own, up to `limit` of them and [`Options::vms_at_a_time`] at a time.
+    /// Accepts VMMs and serves each on a thread of its own, up to `limit` of them and [`RestoreOptions::vms_at_a_time`] at a time.
     /// Returns when all have ended, or after [`end_all`](Self::end_all); nobody can connect to the socket any more then. VMMs that
     /// have connected by then and were not served are ended. The socket becomes non-blocking.
     ///
     /// A connection without a message in time does not count as a VMM. If there are too many connections, the oldest of those
     /// leaves for the next one.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_restore::{Image, LazyRestore, RestoreOptions};
+    /// # let restore = LazyRestore::new(Image::new(vec![[7; 4096]; 32]), RestoreOptions::default());
+    /// let listener = std::os::unix::net::UnixListener::bind("uffd.sock")?;
+    /// restore.serve_all(&listener, Some(1), |ended| match ended {
+    ///     Ok(report) => println!("{} faults", report.faults),
+    ///     Err(error) => eprintln!("{error}"),
+    /// })?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If no connection can be accepted any more. Errors of single VMMs are passed to `ended`.
@@ -117,7 +178,7 @@ impl LazyRestore {
         &self,
         listener: &UnixListener,
         limit: Option<usize>,
-        ended: impl Fn(Result<Report, Error>) + Sync,
+        ended: impl Fn(Result<RestoreReport, Error>) + Sync,
     ) -> io::Result<()> {
         let vms_at_a_time = self.options.vms_at_a_time;
         let crowded = || (self.vmms.notify)(Notice::Crowded { vms_at_a_time });
@@ -133,22 +194,32 @@ impl LazyRestore {
 
     /// Serves a VMM until it has ended.
     ///
+    /// ```
+    /// use std::os::unix::net::UnixStream;
+    /// use trueno_zram_restore::{Error, Image, LazyRestore, RestoreOptions};
+    /// let restore = LazyRestore::new(Image::new(vec![[7; 4096]; 32]), RestoreOptions::default());
+    /// let (vmm, ours) = UnixStream::pair()?;
+    /// drop(vmm);
+    /// assert!(matches!(restore.serve(&ours), Err(Error::HandshakeEnded { received: 0 })));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the VMM's message is malformed, or it could not be served until its end. If it depends on the handler, it was
     /// ended.
-    pub fn serve(&self, connection: &UnixStream) -> Result<Report, Error> {
+    pub fn serve(&self, connection: &UnixStream) -> Result<RestoreReport, Error> {
         let clone = connection.try_clone().map_err(|source| Error::System { call: "duplicating a socket", source })?;
         self.serve_client(&self.vmms.add(clone)?, || true)
     }
 
     /// Serves a VMM. Calls `establish` once it has spoken, and gives it up if that returns `false`.
-    fn serve_client(&self, vmm: &Connected<'_>, establish: impl Fn() -> bool) -> Result<Report, Error> {
+    fn serve_client(&self, vmm: &Connected<'_>, establish: impl Fn() -> bool) -> Result<RestoreReport, Error> {
         let served = self.serve_connected(vmm, establish);
         vmm.end();
         served
     }
 
-    fn serve_connected(&self, vmm: &Connected<'_>, establish: impl Fn() -> bool) -> Result<Report, Error> {
+    fn serve_connected(&self, vmm: &Connected<'_>, establish: impl Fn() -> bool) -> Result<RestoreReport, Error> {
         let (regions, uffd) = vmm.receive(|handshake, connection| {
             let received = handshake.receive(connection, self.options.handshake_timeout);
             // Silent connections do not count as VMMs.
@@ -161,7 +232,7 @@ impl LazyRestore {
         })??;
         uffd.prepare()?;
         let session = Session {
-            lazy: LazyMemory::new(uffd, Arc::clone(&self.source), States::new(regions.unit_count())),
+            lazy: LazyMemory::new(uffd, Arc::clone(&self.source), UnitStates::new(regions.unit_count())),
             vmm: vmm.process()?,
             regions,
             options: &self.options,
@@ -172,7 +243,7 @@ impl LazyRestore {
         (session.notify)(Notice::Connected { regions: session.regions.iter().count(), memory_bytes });
         let complete = self.run(&session, vmm)?;
         vmm.release();
-        let mut report = Report { memory_bytes, complete, ..Report::default() };
+        let mut report = RestoreReport { memory_bytes, complete, ..RestoreReport::default() };
         session.lazy.counters.add_to(&mut report);
         Ok(report)
     }
@@ -180,7 +251,7 @@ impl LazyRestore {
     /// Runs the handler and the workers of the background fill. Returns whether all memory was restored.
     fn run(&self, session: &Session<'_>, vmm: &Connected<'_>) -> Result<bool, Error> {
         let workers = self.options.workers.get();
-        let fill = &Fill::new(session, &self.prefetch.order, workers)?;
+        let fill = &BackgroundFill::new(session, &self.prefetch.order, workers)?;
         thread::scope(|threads| {
             let _stop = OnDrop(|| fill.stop());
             for _ in 0..if fill.is_active() { workers } else { 0 } {
@@ -192,7 +263,7 @@ impl LazyRestore {
                 // Where no thread can be started, `work` is dropped, and pages are restored when they are touched.
                 let _ = thread::Builder::new().name("fill".into()).spawn_scoped(threads, work);
             }
-            Handler::new(session, fill).run(|| vmm.release())
+            VmHandler::new(session, fill).run(|| vmm.release())
         })
     }
 }

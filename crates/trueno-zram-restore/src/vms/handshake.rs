@@ -8,8 +8,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use trueno_zram_connections::{deadline_after, receive, time_left};
 
+use super::regions::Regions;
 use crate::error::Error;
-use crate::regions::Regions;
 use crate::uffd::Userfaultfd;
 
 /// Firecracker sends some 130 bytes per region and has a handful of them.

@@ -1,6 +1,6 @@
 //! Measures faults and the background fill of a VM in a second process: from an archive, and from an image in memory.
 //!
-//! `cargo run --release -p trueno-zram-restore --example restore_bench -- [PAGES] [ROUNDS] [FILE]`
+//! `cargo run --release -p trueno-bench --example restore_bench -- [PAGES] [ROUNDS] [FILE]`
 //!
 //! Takes the pages of FILE, or of the corpus, repeated until there are PAGES. "Plain" is the same handler with an uncompressed
 //! image. An archive in a file is read through a mapping, as by the tool, and for comparison with `pread`. All are measured
@@ -34,11 +34,11 @@ mod bench {
 
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     use trueno_test_restore::stand_in::StandIn;
-    use trueno_test_restore::vmm::{self, Memory};
+    use trueno_test_restore::vmm::{self, GuestPages};
     use trueno_zram_archive::{Archive, ArchiveWriter, Format, WriteOptions};
     use trueno_zram_core::{AlignedPages, CpuBatchCompressor, PAGE_SIZE, Page};
     use trueno_zram_io::MappedFile;
-    use trueno_zram_restore::{Image, LazyRestore, Notice, Options, Pages};
+    use trueno_zram_restore::{Image, LazyRestore, Notice, Pages, RestoreOptions};
 
     const FAULTS: usize = 20_000;
     const SOURCES: usize = 4;
@@ -47,7 +47,7 @@ mod bench {
     type Percentiles = [u64; 3];
     type Source = Arc<dyn Pages>;
 
-    /// Where the handler and the VM run.
+    /// The cores that the handler and the VM run on.
     #[derive(Clone, Copy, PartialEq)]
     enum Cores {
         Any,
@@ -107,8 +107,8 @@ mod bench {
             ("archive in a file", Arc::new(in_file)),
             ("archive in a file, pread", Arc::new(by_calls)),
         ];
-        let on_demand = Options { background_fill: false, around_bytes: 0, ..Options::default() };
-        let blocking = Options { spin: Duration::ZERO, ..on_demand };
+        let on_demand = RestoreOptions::default().with_background_fill(false).with_around_bytes(0);
+        let blocking = on_demand.with_spin(Duration::ZERO);
         for (name, options, cores) in [
             ("cores awake", on_demand, Cores::Apart),
             ("cores idle", on_demand, Cores::Any),
@@ -142,7 +142,7 @@ mod bench {
         }
         let cores = thread::available_parallelism()?.get();
         for workers in [1, cores.max(2)] {
-            let options = Options { workers: workers.try_into()?, ..Options::default() };
+            let options = RestoreOptions::default().with_workers(workers.try_into()?);
             let mut of_source: [(Vec<Duration>, f64); SOURCES] = Default::default();
             for _ in 0..rounds {
                 for ((_, source), (all, cpu_seconds)) in sources.iter().zip(&mut of_source) {
@@ -221,7 +221,7 @@ mod bench {
     /// Measures first touches of random pages.
     fn faults(
         source: &Source,
-        options: Options,
+        options: RestoreOptions,
         image: &Path,
         seed: usize,
         cores: Cores,
@@ -235,7 +235,7 @@ mod bench {
     }
 
     /// Measures the time from the connection until all memory is restored.
-    fn fill(source: &Source, options: Options, image: &Path) -> Result<Duration, Box<dyn Error>> {
+    fn fill(source: &Source, options: RestoreOptions, image: &Path) -> Result<Duration, Box<dyn Error>> {
         let (sender, notices) = channel();
         let restore = LazyRestore::new(Arc::clone(source), options).on_notice(move |notice| {
             if matches!(notice, Notice::Connected { .. } | Notice::Complete) {
@@ -266,7 +266,7 @@ mod bench {
             });
             let before = sched_getaffinity(None)?;
             stay_on(1, cores);
-            let mut vmm = vmm::start(&socket, image, Memory::Small, &[]);
+            let mut vmm = vmm::start(&socket, image, GuestPages::Small, &[]);
             sched_setaffinity(None, &before)?;
             let measured = measure(&mut vmm);
             vmm.end();

@@ -86,6 +86,14 @@ pub enum Consistency {
 }
 
 /// One range of addresses.
+///
+/// ```
+/// use trueno_zram_archive::address_map::{Flags, Mapping, PageState};
+/// let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+/// heap.push(2, PageState::Stored);
+/// heap.push(1, PageState::Untouched);
+/// assert_eq!((heap.end(), heap.pages(PageState::Stored), heap.runs().len()), (0x13000, 2, 2));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// The first address, a multiple of 4,096.
@@ -98,6 +106,13 @@ pub struct Mapping {
 }
 
 /// The permissions of a mapping, and whether it is anonymous.
+///
+/// ```
+/// use trueno_zram_archive::address_map::Flags;
+/// let (heap, library) = (Flags::anonymous("rw-"), Flags::of_file("r-x"));
+/// assert!(heap.is_anonymous() && !library.is_anonymous());
+/// assert_eq!((heap.permissions(), library.permissions()), ("rw-".into(), "r-x".into()));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flags(u8);
 

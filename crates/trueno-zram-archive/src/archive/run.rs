@@ -20,6 +20,17 @@ const DECODE_PAGES: usize = 16;
 impl Archive {
     /// Reads consecutive pages, from `first` on. A shorter last page is filled up with zeros.
     ///
+    /// ```
+    /// # use trueno_zram_archive::{Archive, PAGE_SIZE, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 40 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// let mut pages = [[0; PAGE_SIZE]; 10];
+    /// archive.read_pages(20, &mut pages)?;
+    /// assert_eq!(pages, [[7; PAGE_SIZE]; 10]);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`read_page`](Self::read_page), for the first page that cannot be read.
     pub fn read_pages(&self, first: u64, out: &mut [Page]) -> Result<()> {

@@ -125,12 +125,6 @@ impl DeltaFile {
         Ok(group.zero_run(within).into())
     }
 
-    /// Returns the memory that the map takes now, in bytes.
-    pub(super) fn map_memory_bytes(&self) -> usize {
-        let touched: usize = self.groups.iter().filter_map(OnceLock::get).map(|group| group.memory_bytes()).sum();
-        size_of_val(&self.records[..]) + size_of_val(&self.groups[..]) + touched
-    }
-
     /// Returns the hashes of all pages. Maps are not kept in memory.
     pub(super) fn hashes(&self) -> Result<HashList> {
         let mut list = HashList::default();

@@ -135,11 +135,6 @@ impl MapGroup {
     pub(crate) fn pages(&self) -> impl Iterator<Item = (PageOrigin, Option<PageHash>)> {
         (0..self.pages).map(|page| self.find(page))
     }
-
-    /// Returns the memory that the group takes, in bytes.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + size_of_val(&self.runs[..]) + size_of_val(&self.hashes[..])
-    }
 }
 
 fn within(first: u64, count: u16, pages: u64) -> bool {

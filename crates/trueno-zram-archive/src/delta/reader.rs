@@ -123,12 +123,6 @@ impl Delta {
         self.own().origin(page)
     }
 
-    /// Returns the memory that the maps of all deltas take now, in bytes.
-    #[must_use]
-    pub fn map_memory_bytes(&self) -> usize {
-        self.layers.iter().map(DeltaFile::map_memory_bytes).sum()
-    }
-
     /// Returns the hashes of all pages. Maps are not kept in memory.
     pub(crate) fn hashes(&self) -> Result<HashList> {
         self.own().hashes()

@@ -93,6 +93,14 @@ impl ContentHash {
     }
 
     /// Hashes a span of content.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{ContentHash, ContentSpan};
+    /// let mut hash = ContentHash::new();
+    /// hash.update_span(ContentSpan::Data(b"some bytes"));
+    /// hash.update_span(ContentSpan::Zeros(4096));
+    /// assert_eq!(hash.len_bytes(), 4106);
+    /// ```
     pub fn update_span(&mut self, span: ContentSpan<'_>) {
         match span {
             ContentSpan::Data(bytes) => self.update(bytes),

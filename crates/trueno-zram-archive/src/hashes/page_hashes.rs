@@ -68,6 +68,15 @@ impl PageHashes {
     /// Reads the hashes that a delta has, and an archive that was [written with them](crate::WriteOptions::page_hashes);
     /// `None` if it has none. They may be false: [`check`](Self::check) compares them with the pages.
     ///
+    /// ```
+    /// use trueno_zram_archive::{PageArchive, PageHashes, WriteOptions, compress};
+    /// let mut bytes = Vec::new();
+    /// compress(&[7; 4096][..], &mut bytes, &WriteOptions::default().with_page_hashes(true))?;
+    /// let archive = PageArchive::standard(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// assert_eq!(PageHashes::stored(&archive)?.map(|hashes| hashes.page_count()), Some(1));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Index`] and [`Error::Delta`] if they are damaged; [`Error::Read`].
     pub fn stored(archive: &PageArchive) -> Result<Option<Self>> {

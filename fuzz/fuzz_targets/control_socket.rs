@@ -13,7 +13,7 @@ use trueno_zram_store::{Store, StoreHandle, StoreOptions};
 
 const SIZE: u64 = 64 << 10;
 
-/// The longest reply of the input's length: a ready line, an archive of the store, and a line with the outcome.
+/// The most bytes of replies: a ready line, an archive of the store, and a line with the outcome.
 const MAX_REPLY: usize = 2 * SIZE as usize + 4096;
 
 /// A request that succeeds, so that the rest of the input is an archive in chunks.

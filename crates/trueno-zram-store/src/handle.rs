@@ -84,13 +84,15 @@ impl StoreHandle {
         Ok(handle)
     }
 
-    /// Makes the codec allocate its memory now instead of with the first page. Idle pages become Zstandard frames in every store.
+    /// Makes the codec allocate its memory now instead of with the first page. Idle pages may become Zstandard frames in every store.
     fn warm_up(&mut self) -> Result<()> {
         let ramp: Page = std::array::from_fn(|at| u8::try_from(at / 64).unwrap_or(0));
         self.codec.compress(&ramp, &mut self.out)?;
-        let mut encoder = PageCodec::new(Algorithm::Zstd { level: 1 })?;
-        let frame = encoder.compress(&ramp, &mut self.out)?;
-        self.codec.decompress(frame, &mut self.page)?;
+        // A build without Zstandard never has frames to decode.
+        if let Ok(mut encoder) = PageCodec::new(Algorithm::Zstd { level: 1 }) {
+            let frame = encoder.compress(&ramp, &mut self.out)?;
+            self.codec.decompress(frame, &mut self.page)?;
+        }
         Ok(())
     }
 

@@ -14,7 +14,8 @@ use trueno_zram_core::{
     workers_beside_driver,
 };
 use trueno_zram_io::{
-    ArchiveOutput, Base, Compressed, CompressedDelta, Compressors, Decoders, Gpu, Observer, PageSource,
+    ArchiveOutput, Base, Compressed, CompressedDelta, Compressors, Decoders, DeltaOptions, Gpu, Observer, PageSource,
+    Workers,
 };
 
 use crate::args::{
@@ -162,11 +163,11 @@ impl Engine {
         Self { codec, backend, lanes, pool, name, why_no_gpu: None, warns_of_fallback: false }
     }
 
-    /// Compresses all of `source` into an archive, which is written to `out` under the name beside it.
+    /// Compresses all of `source` into an archive, which is written to `out`.
     pub(crate) fn compress<S: PageSource, W: ArchiveOutput>(
         &mut self,
         source: S,
-        out: (W, &str),
+        out: W,
         options: WriteOptions,
         observer: &dyn Observer,
     ) -> Result<Compressed<S, W>, S::Error> {
@@ -176,7 +177,13 @@ impl Engine {
             EngineCodec::Gpu(gpu) => Compressors::Gpu { gpu: Gpu::Cuda(gpu), helpers },
             EngineCodec::Interpreter(gpu) => Compressors::Gpu { gpu: Gpu::Interpreter(gpu), helpers },
         };
-        let compressed = trueno_zram_io::compress(source, out, options, compressors, &self.pool, observer);
+        let compressed = trueno_zram_io::compress(
+            source,
+            out,
+            options,
+            compressors,
+            Workers::new(&self.pool).with_observer(observer),
+        );
         self.warn_of_fallback();
         compressed
     }
@@ -185,12 +192,14 @@ impl Engine {
     pub(crate) fn compress_delta<S: PageSource, W: ArchiveOutput>(
         &mut self,
         source: S,
-        out: (W, &str),
+        out: W,
         base: Base<'_>,
         options: WriteOptions,
         observer: &dyn Observer,
     ) -> Result<CompressedDelta<S, W>, S::Error> {
-        trueno_zram_io::compress_delta(source, out, base, options, &mut self.lanes, &self.pool, observer)
+        let options = DeltaOptions::new(base).with_write_options(options);
+        let workers = Workers::new(&self.pool).with_observer(observer);
+        trueno_zram_io::compress_delta(source, out, options, &mut self.lanes, workers)
     }
 
     /// Compresses `pages` into `batch`, which is emptied first.

@@ -15,11 +15,9 @@ mod gpu;
 
 use std::marker::PhantomData;
 
-use rayon::ThreadPool;
 use trueno_zram_archive::{ArchiveWriter, BlockShape, ContentHash, PageBlocks, WriteOptions, WriteSummary};
 use trueno_zram_core::{AlignedPages, PAGE_SIZE, PageCodec};
 
-use crate::Observer;
 use crate::error::{Error, Operation};
 use crate::input::page_source::PageSource;
 use crate::output::ArchiveOutput;
@@ -27,9 +25,10 @@ use crate::output::positional_file::PositionalFile;
 use crate::pipeline::held_slots::{HeldSlots, NoSlots};
 use crate::pipeline::timeline::{Stage, timed};
 use crate::pipeline::{Pipeline, Work};
+use crate::workers::{Observer, Workers};
 use claims::{Claimed, PageClaims};
 
-pub use delta::{Base, CompressedDelta, compress_delta};
+pub use delta::{Base, CompressedDelta, DeltaOptions, compress_delta};
 pub use gpu::Gpu;
 
 /// Pages that a lane takes at a time: together with their compressed form they stay in the core's cache.
@@ -38,7 +37,7 @@ const LANE_PAGES: usize = 64;
 /// Units beyond one per lane, which wait for their turn.
 const WAITING_PER_LANE: usize = 2;
 
-/// What compresses the pages.
+/// The codecs that compress pages.
 #[derive(Debug)]
 pub enum Compressors<'a> {
     /// One codec per lane. The lanes run on the pool's workers.
@@ -53,18 +52,18 @@ pub enum Compressors<'a> {
     },
 }
 
-/// What [`compress`] returns.
+/// The result of [`compress`].
 #[derive(Debug)]
 pub struct Compressed<S, W> {
     /// The source, at its end.
     pub source: S,
     /// The output, which holds the whole archive.
     pub out: W,
-    /// What was written.
+    /// Counts of the pages and bytes written.
     pub summary: WriteSummary,
 }
 
-/// Compresses all of `source` into a page archive, which is written to `out`. Errors of the output use `out_name`.
+/// Compresses all of `source` into a page archive, which is written to `out`. The [crate]'s documentation has an example.
 ///
 /// # Errors
 /// Those of the source; [`Error::Io`] and [`Error::Archive`] for the output; [`Error::Codec`]; [`Error::Thread`].
@@ -73,22 +72,21 @@ pub struct Compressed<S, W> {
 /// A panic of the source, of the codec or of the output is passed on once all lanes have stopped.
 pub fn compress<S: PageSource, W: ArchiveOutput>(
     source: S,
-    out: (W, &str),
+    out: W,
     options: WriteOptions,
     compressors: Compressors<'_>,
-    pool: &ThreadPool,
-    observer: &dyn Observer,
+    workers: Workers<'_>,
 ) -> Result<Compressed<S, W>, S::Error> {
     match compressors {
         Compressors::Lanes(codecs) => {
-            let (lanes, unit_pages) = lanes_for(source.len_bytes(), codecs.len().min(pool.current_num_threads()));
-            let (work, archive) = Compress::new(out, options, lanes, unit_pages, NoSlots, observer)?;
+            let (lanes, unit_pages) = lanes_for(source.len_bytes(), codecs.len().min(workers.threads()));
+            let (work, archive) = Compress::new(out, options, lanes, unit_pages, NoSlots, workers.observer)?;
             let pipeline = pipeline_of(source, work, archive, options, lanes * (1 + WAITING_PER_LANE));
             let mut codecs = codecs.iter_mut();
-            pipeline.run_on(pool, (0..lanes).map(|_| codecs.next()));
+            pipeline.run_on(workers.pool, (0..lanes).map(|_| codecs.next()));
             finish(pipeline)
         }
-        Compressors::Gpu { gpu, helpers } => gpu::compress(source, out, options, gpu, helpers, pool, observer),
+        Compressors::Gpu { gpu, helpers } => gpu::compress(source, out, options, gpu, helpers, workers),
     }
 }
 
@@ -100,7 +98,7 @@ fn pipeline_of<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots>(
     max_units: usize,
 ) -> Pipeline<'a, Compress<'a, S, W, H>> {
     let (hash, observer) = (options.content_checksum.then(ContentHash::new), work.observer);
-    Pipeline::new(work, PageClaims::new(source), archive, hash, max_units, observer)
+    Pipeline::new(work, PageClaims::new(source), archive, max_units, observer).with_hash(hash)
 }
 
 /// Adds the sections of the source and the end of the archive, once all lanes have ended.
@@ -130,7 +128,7 @@ struct Compress<'a, S, W, H> {
     unit_pages: usize,
     /// None: the output is written in order.
     positional: Option<PositionalFile>,
-    out_name: &'a str,
+    out_name: String,
     /// The GPU's slots.
     slots: H,
     observer: &'a dyn Observer,
@@ -153,22 +151,23 @@ struct Unit<Done> {
 impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Compress<'a, S, W, H> {
     /// Starts an archive that `lanes` lanes write.
     fn new(
-        (out, out_name): (W, &'a str),
+        out: W,
         options: WriteOptions,
         lanes: usize,
         unit_pages: usize,
         slots: H,
         observer: &'a dyn Observer,
     ) -> Result<(Self, ArchiveWriter<W>), Error> {
+        let out_name = out.name().to_owned();
         // One lane writes in order anyway.
         let positional = if lanes > 1 { out.positional_file(lanes) } else { None };
-        let archive = ArchiveWriter::new(out, options).map_err(|error| Error::archive(out_name, error))?;
+        let archive = ArchiveWriter::new(out, options).map_err(|error| Error::archive(&out_name, error))?;
         let shape = archive.block_shape();
         Ok((Self { shape, unit_pages, positional, out_name, slots, observer, pages: PhantomData }, archive))
     }
 
     fn archive_error(&self, error: trueno_zram_archive::Error) -> Error {
-        Error::archive(self.out_name, error)
+        Error::archive(&self.out_name, error)
     }
 
     /// Compresses what a unit has in its room.
@@ -259,7 +258,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Work for Compress<'a, S,
     fn place(&self, unit: &mut Unit<H::Done>) -> Result<(), S::Error> {
         let file = self.positional.as_ref().expect("a unit has a place");
         let written = timed(self.observer, Stage::Write, || file.write_at(unit.at, unit.blocks.bytes()));
-        Ok(written.map_err(|error| Error::io(self.out_name, Operation::Write, error))?)
+        Ok(written.map_err(|error| Error::io(&self.out_name, Operation::Write, error))?)
     }
 
     fn max_placing(&self) -> usize {

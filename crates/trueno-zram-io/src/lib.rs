@@ -1,38 +1,57 @@
-//! Pipelines for page archives: files, devices, pipes and processes in; archives and restored images out.
+//! Pipelines for page archives: compresses files, devices, pipes and processes into archives, and restores them.
 //!
-//! - [`ArchiveOpener`] opens archives and deltas by path, and finds the bases of deltas.
-//! - [`Input`] opens a file, a device or a pipe; [`FileSource`] reads it as pages, and skips holes.
-//! - [`compress`] turns a [`PageSource`] into an archive. Ranges are claimed under a lock and read outside it; lanes read,
-//!   compress and assemble blocks side by side, and write them at preassigned offsets.
-//! - [`compress_delta`] turns one into a delta: only pages that a base does not have. [`restore_pages`] restores it, and
-//!   [`restore_ranges`] parts of it or of an archive.
-//! - [`restore`] turns an archive, or any other .lz4 file, into its content, which a [`Sink`] takes; [`salvage`] does the
-//!   same with what is left of a damaged one.
-//! - [`Output`] is standard output, a device, or a new file that gets its name once it is complete.
-//! - [`UnixSocket`] is a listening socket that has its path to itself.
-//! - [`MappedFile`] reads archives page by page, without a system call for each.
-//! - [`Timeline`] tells where the time of a pipeline went.
-//!
-//! Threads belong to the caller: on the CPU, lanes run on the rayon pool they are given. With a GPU, as many lanes run on
-//! threads of their own, since its compressor may need the pool, and one more thread drives the GPU. Restoring a stream
-//! takes one more thread that writes.
+//! The crate `trueno-zram-archive` defines the formats, and works with bytes in memory and on one thread. This crate adds files
+//! and threads: it reads, compresses and writes in parallel, skips holes, and gives a new file its name only once it is complete.
 //!
 //! ```
 //! use trueno_zram_archive::WriteOptions;
 //! use trueno_zram_core::{Algorithm, PageCodec};
-//! use trueno_zram_io::{Compressors, Input, PageSource, compress};
+//! use trueno_zram_io::{
+//!     Compressors, Decoders, Input, Output, OutputOptions, OutputTarget, PageSource, Workers, compress, restore,
+//! };
 //!
 //! # let folder = tempfile::tempdir()?;
-//! # let path = folder.path().join("image");
-//! std::fs::write(&path, vec![7; 100_000])?;
+//! # let (image, archive, copy) = (folder.path().join("image"), folder.path().join("archive"), folder.path().join("copy"));
+//! std::fs::write(&image, vec![7; 100_000])?;
 //! let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build()?;
-//! let mut codecs = [PageCodec::new(Algorithm::Lz4)?, PageCodec::new(Algorithm::Lz4)?];
-//! let source = Input::open(&path)?.into_pages();
+//!
+//! // A file to an archive, with a codec per thread.
+//! let source = Input::open(&image)?.into_pages();
+//! let output = Output::create(&OutputTarget::Path(archive.clone()), None, OutputOptions::default())?;
 //! let options = WriteOptions::default().with_content_len(source.len_bytes());
-//! let done = compress(source, (Vec::new(), "memory"), options, Compressors::Lanes(&mut codecs), &pool, &())?;
+//! let mut codecs = [PageCodec::new(Algorithm::Lz4)?, PageCodec::new(Algorithm::Lz4)?];
+//! let done = compress(source, output, options, Compressors::Lanes(&mut codecs), Workers::new(&pool))?;
 //! assert_eq!(done.summary.content_len, 100_000);
+//! done.out.finish(None)?;
+//!
+//! // And back.
+//! let mut output = Output::create(&OutputTarget::Path(copy.clone()), None, OutputOptions::default())?;
+//! restore(&Input::open(&archive)?, &mut output, Decoders::Cpu, Workers::new(&pool))?;
+//! output.finish(None)?;
+//! assert_eq!(std::fs::read(&copy)?, vec![7; 100_000]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! # Archives in
+//! - [`ArchiveOpener`] opens archives and deltas by path, and finds the bases of deltas.
+//! - [`restore`] restores any .lz4 or .zst file, [`restore_pages`] an archive or a delta that is open already,
+//!   [`restore_ranges`] parts of it, and [`salvage`] the intact parts of a damaged file. Content goes to a [`Sink`].
+//! - [`MappedFile`] reads archives page by page, without a system call for each.
+//!
+//! # Archives out
+//! - [`compress`] turns a [`PageSource`] into an archive, and [`compress_delta`] into a delta, which holds only the pages that a
+//!   base does not have.
+//! - [`Input`] opens a file, a device or a pipe; [`FileSource`] reads it as pages.
+//!
+//! # Files
+//! - [`Output`] is standard output, a device, or a new file; [`ExistingFile`] fills a file that others have open.
+//! - [`UnixSocket`] is a listening socket that owns its path.
+//! - [`interrupt`] removes temporary files before a signal ends the process.
+//!
+//! # Threads
+//! Pipelines run on the thread pool of the caller, which [`Workers`] holds together with an [`Observer`]. With a GPU, as many
+//! lanes run on threads of their own, since its compressor may need the pool, and one more thread drives the GPU. Restoring a
+//! stream takes one more thread that writes. A [`Timeline`] records the time that threads spend per stage.
 #![deny(unsafe_code)]
 
 mod archives;
@@ -45,11 +64,12 @@ mod mapping;
 mod output;
 mod pipeline;
 mod restore;
+mod workers;
 
 pub use archives::archive_opener::{ArchiveChain, ArchiveOpener, ChainFile};
 pub use archives::mapped_file::MappedFile;
 pub use archives::unchanged_file::FileChanged;
-pub use compress::{Base, Compressed, CompressedDelta, Compressors, Gpu, compress, compress_delta};
+pub use compress::{Base, Compressed, CompressedDelta, Compressors, DeltaOptions, Gpu, compress, compress_delta};
 pub use error::{Error, Operation, Refusal, Result, STANDARD_INPUT, STANDARD_OUTPUT, os_text};
 pub use files::file_system::mapping_page_bytes;
 pub use files::regular_file::{FileId, open_regular_file};
@@ -67,19 +87,4 @@ pub use output::spool::Spool;
 pub use output::{ArchiveOutput, Output, OutputOptions, OutputTarget};
 pub use pipeline::timeline::{Stage, Timeline};
 pub use restore::{Decoders, Discard, Salvaged, Sink, WriteMode, restore, restore_pages, restore_ranges, salvage};
-
-use std::time::Duration;
-
-/// Follows a pipeline: how much is done, out of how much. `()` ignores everything.
-pub trait Observer: Sync {
-    /// The length of the content, once it is known.
-    fn total(&self, _content_bytes: Option<u64>) {}
-
-    /// Bytes of content done so far, and the bytes of archive that hold them.
-    fn progress(&self, _content_bytes: u64, _archive_bytes: u64) {}
-
-    /// The time that a thread spent on a stage.
-    fn spent(&self, _stage: Stage, _time: Duration) {}
-}
-
-impl Observer for () {}
+pub use workers::{Observer, Workers};

@@ -302,6 +302,11 @@ impl Output {
 
 /// An output that an archive is written to: in order, or at preassigned offsets.
 pub trait ArchiveOutput: Write + Send {
+    /// Returns the name that messages use.
+    fn name(&self) -> &str {
+        "output"
+    }
+
     /// Returns a file that `threads` threads can write at any position, if the output is a new file that nobody else sees.
     fn positional_file(&self, _threads: usize) -> Option<PositionalFile> {
         None
@@ -314,6 +319,10 @@ pub trait ArchiveOutput: Write + Send {
 impl ArchiveOutput for Vec<u8> {}
 
 impl ArchiveOutput for Output {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
     fn positional_file(&self, threads: usize) -> Option<PositionalFile> {
         self.new.as_ref().map(|_| PositionalFile::new(&self.file, threads))
     }

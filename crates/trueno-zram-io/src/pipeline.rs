@@ -12,10 +12,10 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use rayon::ThreadPool;
 use trueno_zram_archive::ContentHash;
 
-use crate::Observer;
 use crate::error::Error;
 use crate::pipeline::in_order::{InOrder, lock};
 use crate::pipeline::timeline::{Stage, timed};
+use crate::workers::Observer;
 
 /// The most bytes of finished units that wait to be placed.
 const MAX_WAITING_BYTES: usize = 16 << 20;
@@ -170,12 +170,11 @@ impl<W: Work> Drop for StopOthers<'_, '_, W> {
 }
 
 impl<'a, W: Work> Pipeline<'a, W> {
-    /// Prepares a pipeline with at most `max_units` in flight. `hash` is given the content in order.
+    /// Prepares a pipeline with at most `max_units` in flight.
     pub(crate) fn new(
         work: W,
         source: W::Source,
         ordered: W::Ordered,
-        hash: Option<ContentHash>,
         max_units: usize,
         observer: &'a dyn Observer,
     ) -> Self {
@@ -192,12 +191,17 @@ impl<'a, W: Work> Pipeline<'a, W> {
         Self {
             work,
             claims: Mutex::new(Claims { source, next_number: 0, has_ended: false }),
-            hash: hash.map(InOrder::new),
+            hash: None,
             ordered: InOrder::new(ordered),
             state: Mutex::new(state),
             changed: Condvar::new(),
             observer,
         }
+    }
+
+    /// Adds a stage that hashes the content in order, if there is a hash.
+    pub(crate) fn with_hash(self, hash: Option<ContentHash>) -> Self {
+        Self { hash: hash.map(InOrder::new), ..self }
     }
 
     /// Runs lanes on the workers of `pool`, until everything is done or something fails.

@@ -15,16 +15,15 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
 
-use rayon::ThreadPool;
 use trueno_zram_archive::{Archive, ContentBatch, ContentSpan, Damage, FrameReader, ReadSummary, SalvageReader};
 use trueno_zram_core::BatchCodec;
 
-use crate::Observer;
 use crate::compress::Gpu;
 use crate::error::{Error, Operation, Result};
 use crate::input::Input;
 use crate::output::positional_file::PositionalFile;
 use crate::pipeline::timeline::{Stage, timed};
+use crate::workers::Workers;
 use archive::Restored;
 
 pub use ranges::{restore_pages, restore_ranges};
@@ -35,50 +34,83 @@ const BATCHES: usize = 3;
 /// An archive of fewer groups is read as a stream.
 const MIN_GROUPS: u64 = 2;
 
-/// Takes content: in order, or at its place.
+/// A destination of restored content: takes it in order, or offers a file that many threads write at any offset.
+///
+/// ```
+/// use trueno_zram_archive::ContentSpan;
+/// use trueno_zram_io::{Result, Sink, WriteMode};
+///
+/// /// Counts the bytes that are not part of a hole.
+/// struct DataBytes(u64);
+///
+/// impl Sink for DataBytes {
+///     fn take(&mut self, span: ContentSpan<'_>) -> Result<()> {
+///         if let ContentSpan::Data(bytes) = span {
+///             self.0 += bytes.len() as u64;
+///         }
+///         Ok(())
+///     }
+///
+///     fn write_mode(&self, _threads: usize) -> Result<WriteMode> {
+///         Ok(WriteMode::InOrder)
+///     }
+///
+///     fn set_written(&mut self, _len_bytes: u64) {}
+///
+///     fn restart(&mut self) -> Result<()> {
+///         Ok(())
+///     }
+///
+///     fn name(&self) -> &str {
+///         "counter"
+///     }
+/// }
+/// # DataBytes(0).take(ContentSpan::Zeros(1))?;
+/// # Ok::<(), trueno_zram_io::Error>(())
+/// ```
 pub trait Sink: Send {
-    /// Takes the content that comes next.
+    /// Takes the content that comes next, in [`WriteMode::InOrder`].
     ///
     /// # Errors
     /// Any that ends the restoring.
     fn take(&mut self, span: ContentSpan<'_>) -> Result<()>;
 
-    /// The way in which it takes content from this many threads.
+    /// Chooses how content is written by this many threads.
     ///
     /// # Errors
     /// Any that ends the restoring.
     fn write_mode(&self, threads: usize) -> Result<WriteMode>;
 
-    /// Counts content that was written at its place: all of it.
+    /// Notes the length of the content, all of which was written in [`WriteMode::Positional`].
     fn set_written(&mut self, len_bytes: u64);
 
-    /// Forgets content that was written at its place. The content will come again, in order.
+    /// Discards content that was written in [`WriteMode::Positional`]. All content will come again, in order.
     ///
     /// # Errors
     /// Any that ends the restoring.
     fn restart(&mut self) -> Result<()>;
 
-    /// The name that messages use.
+    /// Returns the name that messages use.
     fn name(&self) -> &str;
 }
 
-/// The way in which a sink takes content.
+/// The way in which content is written to a [`Sink`].
 #[derive(Debug)]
 pub enum WriteMode {
-    /// In order.
+    /// In order, by one thread at a time.
     InOrder,
-    /// At its place, by many threads. With `sparse`, zeros are left out.
+    /// At its offset in a file, by many threads.
     Positional {
         /// The file.
         file: PositionalFile,
-        /// Whether zeros are left out.
+        /// `true` if zeros are left out.
         sparse: bool,
     },
-    /// Not at all: it need only be checked.
+    /// Not at all: it is only checked.
     Discard,
 }
 
-/// A sink that discards all content: it is only checked.
+/// A sink that discards all content: the archive is only checked.
 #[derive(Debug)]
 pub struct Discard;
 
@@ -98,11 +130,11 @@ impl Sink for Discard {
     }
 
     fn name(&self) -> &str {
-        "nowhere"
+        "discarded content"
     }
 }
 
-/// What restores pages.
+/// The codecs that restore pages.
 #[derive(Debug)]
 pub enum Decoders<'a> {
     /// The workers of the pool.
@@ -111,7 +143,7 @@ pub enum Decoders<'a> {
     Gpu {
         /// Restores slots.
         gpu: Gpu<'a>,
-        /// Whether threads that find the GPU busy restore pages themselves.
+        /// `true` if threads that find the GPU busy restore pages themselves.
         helps: bool,
     },
 }
@@ -127,17 +159,30 @@ impl Decoders<'_> {
     }
 }
 
-/// What [`salvage`] returns.
+/// The result of [`salvage`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Salvaged {
     /// Bytes of content, the zeros in place of what is lost included.
     pub content_len: u64,
-    /// What is lost, in order of the content.
+    /// The parts that are lost, in order of the content.
     pub damage: Vec<Damage>,
 }
 
-/// Decodes all of `input` into `sink`, on the workers of `pool` and with a GPU if `decoders` has one. One more thread
+/// Decodes all of `input` into `sink`, on the threads of the pool and with a GPU if `decoders` has one. One more thread
 /// writes, or drives the GPU.
+///
+/// ```
+/// use trueno_zram_io::{Decoders, Discard, Input, Workers, restore};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("archive");
+/// let mut archive = std::fs::File::create(&path)?;
+/// trueno_zram_archive::compress(&[7; 100_000][..], &mut archive, &trueno_zram_archive::WriteOptions::default())?;
+/// let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build()?;
+/// let summary = restore(&Input::open(&path)?, &mut Discard, Decoders::Cpu, Workers::new(&pool))?;
+/// assert_eq!(summary.content_len, 100_000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// [`Error::Archive`] for the input, those of the sink, [`Error::Codec`], [`Error::Thread`].
@@ -145,23 +190,22 @@ pub fn restore(
     input: &Input,
     sink: &mut impl Sink,
     mut decoders: Decoders<'_>,
-    pool: &ThreadPool,
-    observer: &dyn Observer,
+    workers: Workers<'_>,
 ) -> Result<ReadSummary> {
     let mut taken = 0;
     if let Some(file) = input.seekable()
         && let Ok(Some(archive)) = Archive::read_from(shared(file, &input.name)?)
     {
         if archive.info().group_count >= MIN_GROUPS {
-            observer.total(Some(archive.info().content_len));
-            match archive::restore_groups(archive, sink, &mut decoders, pool, observer)? {
+            workers.observer.total(Some(archive.info().content_len));
+            match archive::restore_groups(archive, sink, &mut decoders, workers)? {
                 Restored::All(summary) => return Ok(*summary),
                 Restored::FallBackToStream { taken: in_order } => taken = in_order,
             }
         }
         input.rewind()?;
     }
-    stream(input, sink, decoders.codec(), taken, pool, observer)
+    stream(input, sink, decoders.codec(), taken, workers)
 }
 
 /// Decodes `input` as a stream. The sink has taken the first `taken` bytes of the content already.
@@ -170,9 +214,9 @@ fn stream(
     sink: &mut impl Sink,
     codec: Option<&mut dyn BatchCodec>,
     mut taken: u64,
-    pool: &ThreadPool,
-    observer: &dyn Observer,
+    workers: Workers<'_>,
 ) -> Result<ReadSummary> {
+    let observer = workers.observer;
     let mut reader = match codec {
         Some(codec) => FrameReader::with_codec(input.file(), codec),
         None => FrameReader::new(input.file()),
@@ -182,7 +226,7 @@ fn stream(
         Some(span) => sink.take(span),
         None => Ok(()),
     };
-    decode_and_write(&mut take, pool, observer, |batch| {
+    decode_and_write(&mut take, workers, |batch| {
         let more = reader.read_batch(batch).map_err(|error| Error::archive(&input.name, error))?;
         let summary = reader.summary();
         if !total_known && reader.announced_len().is_some() {
@@ -195,7 +239,7 @@ fn stream(
     Ok(reader.summary().clone())
 }
 
-/// What is left of a span behind the first `taken` bytes, which are counted down.
+/// Returns the rest of a span behind the first `taken` bytes, and counts these down.
 fn after<'a>(span: ContentSpan<'a>, taken: &mut u64) -> Option<ContentSpan<'a>> {
     let len_bytes = span.len_bytes();
     let skipped = len_bytes.min(*taken);
@@ -209,29 +253,37 @@ fn after<'a>(span: ContentSpan<'a>, taken: &mut u64) -> Option<ContentSpan<'a>> 
     })
 }
 
-/// Restores what is left of a damaged input into `sink`. What is lost becomes zeros, and is listed. Pages are found by the
+/// Restores the intact parts of a damaged input into `sink`. Lost parts become zeros, and are listed. Pages are found by the
 /// index, if the input has one and can be read at any position.
+///
+/// ```no_run
+/// use trueno_zram_io::{Discard, Input, Workers, salvage};
+/// let pool = rayon::ThreadPoolBuilder::new().build()?;
+/// let salvaged = salvage(&Input::open("damaged.lz4".as_ref())?, &mut Discard, Workers::new(&pool))?;
+/// println!("{} bytes, {} parts are lost", salvaged.content_len, salvaged.damage.len());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// [`Error::Archive`] for an input that cannot be read or is not a .lz4 file, those of the sink, [`Error::Thread`].
-pub fn salvage(input: &Input, sink: &mut impl Sink, pool: &ThreadPool, observer: &dyn Observer) -> Result<Salvaged> {
+pub fn salvage(input: &Input, sink: &mut impl Sink, workers: Workers<'_>) -> Result<Salvaged> {
     let failed = |error| Error::archive(&input.name, error);
     let mut content_len = 0;
     let mut counted = |more: trueno_zram_archive::Result<bool>, batch: &ContentBatch| {
         content_len += batch.len_bytes();
-        observer.progress(content_len, content_len);
+        workers.observer.progress(content_len, content_len);
         more.map_err(failed)
     };
     let mut take = |span: ContentSpan<'_>| sink.take(span);
     let damage = match input.seekable() {
         Some(file) => {
             let mut reader = SalvageReader::open(shared(file, &input.name)?).map_err(failed)?;
-            decode_and_write(&mut take, pool, observer, |batch| counted(reader.read_batch(batch), batch))?;
+            decode_and_write(&mut take, workers, |batch| counted(reader.read_batch(batch), batch))?;
             reader.into_damage()
         }
         None => {
             let mut reader = FrameReader::new(input.file()).salvaging();
-            decode_and_write(&mut take, pool, observer, |batch| counted(reader.read_batch(batch), batch))?;
+            decode_and_write(&mut take, workers, |batch| counted(reader.read_batch(batch), batch))?;
             reader.into_damage()
         }
     };
@@ -246,10 +298,10 @@ fn shared(file: &File, name: &str) -> Result<Arc<File>> {
 /// Decodes batches on the pool until `next` returns `false`, and writes them on another thread.
 fn decode_and_write(
     take: &mut (impl FnMut(ContentSpan<'_>) -> Result<()> + Send),
-    pool: &ThreadPool,
-    observer: &dyn Observer,
+    workers: Workers<'_>,
     mut next: impl FnMut(&mut ContentBatch) -> Result<bool> + Send,
 ) -> Result<()> {
+    let Workers { pool, observer } = workers;
     let (free, to_fill) = channel();
     for _ in 0..BATCHES {
         free.send(ContentBatch::new()).expect("the receiver exists");

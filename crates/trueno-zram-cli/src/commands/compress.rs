@@ -7,7 +7,9 @@ use std::time::Duration;
 use serde::Serialize;
 use trueno_zram_archive::{BaseRecord, DeltaSummary, Format, WriteOptions};
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_io::{ArchiveOpener, Compressed, Discard, Input, Output, OutputOptions, OutputTarget, Warning};
+use trueno_zram_io::{
+    ArchiveOpener, Compressed, Discard, Input, Output, OutputOptions, OutputTarget, Warning, Workers,
+};
 
 use crate::args::{Global, compression::CompressionArgs};
 use crate::engine::Engine;
@@ -141,7 +143,7 @@ fn compress(
     if let Some(base) = base {
         let base = base.for_target(&target);
         let record = base.record.clone();
-        let done = engine.compress_delta(input.into_pages(), (output, &output_name), base, options, &progress)?;
+        let done = engine.compress_delta(input.into_pages(), output, base, options, &progress)?;
         let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
         done.out.finish_with(Some(&source), warn).map_err(|error| args.files.output_failure(error))?;
         let time = progress.finish_with_timeline(global);
@@ -151,8 +153,7 @@ fn compress(
         removal.complete()?;
         return report_delta(global, (&name, &output_name, &target), &record, &done.summary, time, engine);
     }
-    let Compressed { out, summary, .. } =
-        engine.compress(input.into_pages(), (output, &output_name), options, &progress)?;
+    let Compressed { out, summary, .. } = engine.compress(input.into_pages(), output, options, &progress)?;
     let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
     out.finish_with(Some(&source), warn).map_err(|error| args.files.output_failure(error))?;
     let time = progress.finish_with_timeline(global);
@@ -194,7 +195,7 @@ fn verify_before_removal(name: &str, delta: &OutputTarget, engine: &Engine) -> R
     let delta_name = path.display().to_string();
     let archive = ArchiveOpener::new().open(path).map_err(|error| failed(&format!("{delta_name}: {error}")))?;
     let archive = archive.ok_or_else(|| failed(&format!("{delta_name}: it is not an archive any more")))?;
-    let read = trueno_zram_io::restore_pages(&archive, &delta_name, &mut Discard, &engine.pool(), &());
+    let read = trueno_zram_io::restore_pages(&archive, &delta_name, &mut Discard, Workers::new(&engine.pool()));
     read.map(drop).map_err(|error| failed(&error))
 }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use trueno_zram_archive::address_map::{AddressSpan, StoredMap};
 use trueno_zram_archive::{ContentBatch, ContentSpan, Error, FrameReader, PageArchive, Pages};
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_io::{Input, Output, OutputOptions, OutputTarget, Sink, WriteMode};
+use trueno_zram_io::{Input, Output, OutputOptions, OutputTarget, Sink, Workers, WriteMode};
 
 use crate::args::{
     Global,
@@ -233,9 +233,9 @@ impl CopySource<'_> {
         let (pool, name) = (self.engine.pool(), &self.input.name[..]);
         let restored = match (self.engine.codec(), &self.archive) {
             (Some(codec), PageArchive::Standard(archive)) => {
-                trueno_zram_io::restore_ranges(&archive.with_codec(codec), name, ranges, sink, &pool, &())
+                trueno_zram_io::restore_ranges(&archive.with_codec(codec), name, ranges, sink, Workers::new(&pool))
             }
-            _ => trueno_zram_io::restore_ranges(&self.archive, name, ranges, sink, &pool, &()),
+            _ => trueno_zram_io::restore_ranges(&self.archive, name, ranges, sink, Workers::new(&pool)),
         };
         self.engine.warn_of_fallback();
         restored?;

@@ -126,7 +126,7 @@ fn flatten(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> 
     let progress = Progress::start(global, &name, options.content_len);
     let from = Arc::new(NamedArchive { archive, name: name.clone() });
     let source = ArchiveSource { from, next_page: 0 };
-    let Compressed { out, summary, .. } = engine.compress(source, (output, &output_name), options, &progress)?;
+    let Compressed { out, summary, .. } = engine.compress(source, output, options, &progress)?;
     out.finish_with(Some(&input.metadata), &mut |warning| report::warn(global, &output_name, &warning.to_string()))?;
     let time = progress.finish_with_timeline(global);
     let report = FileReport {

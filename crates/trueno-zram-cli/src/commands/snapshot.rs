@@ -201,14 +201,14 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         let mut compressing = Compressing { engine: &mut engine, base, options: write_options, timeline: &timeline };
         // The process that is stopped may be the one that reads the output, and would never do so.
         let (source, summary, origins) = if is_spooled {
-            let (source, spool, summary, origins) = compressing.compress(source, (Spool::new()?, &name))?;
+            let (source, spool, summary, origins) = compressing.compress(source, Spool::new()?)?;
             if origins.is_some() {
                 delta::read_back(spool.file()?, (&target, &name), &engine)?;
             }
             spool.copy_to(&mut output)?;
             (source, summary, origins)
         } else {
-            let (source, out, summary, origins) = compressing.compress(source, (output, &name))?;
+            let (source, out, summary, origins) = compressing.compress(source, output)?;
             output = out;
             if let Some(file) = output.new_file()?.filter(|_| origins.is_some()) {
                 delta::read_back(file, (&target, &name), &engine)?;
@@ -238,7 +238,7 @@ impl Compressing<'_> {
     fn compress<'p, W: ArchiveOutput>(
         &mut self,
         source: ProcessSource<'p>,
-        out: (W, &str),
+        out: W,
     ) -> Result<(ProcessSource<'p>, W, WriteSummary, Option<Origins>), Failure> {
         let Some(base) = self.base.take() else {
             let done = self.engine.compress(source, out, self.options, self.timeline)?;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use trueno_zram_archive::{IndexVerdict, PageArchive};
-use trueno_zram_io::{Discard, Input};
+use trueno_zram_io::{Discard, Input, Workers};
 
 use crate::args::Global;
 use crate::engine::Engine;
@@ -62,7 +62,12 @@ fn test(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Resul
 /// Reads every page of a delta, and compares it with its hash.
 fn test_delta(input: &Input, archive: &PageArchive, global: &Global, engine: &Engine) -> Result<(), Failure> {
     let progress = Progress::start(global, &input.name, None);
-    trueno_zram_io::restore_pages(archive, &input.name, &mut Discard, &engine.pool(), &progress)?;
+    trueno_zram_io::restore_pages(
+        archive,
+        &input.name,
+        &mut Discard,
+        Workers::new(&engine.pool()).with_observer(&progress),
+    )?;
     let time = progress.finish_with_timeline(global);
     let delta = archive.as_delta().expect("opened as a delta");
     let bytes_in = input.len_bytes.unwrap_or(0);

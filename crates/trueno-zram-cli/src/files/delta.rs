@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use trueno_zram_archive::{BaseRecord, Delta, DeltaSummary, Error, HashCheck, OriginCounts, PageHashes};
-use trueno_zram_io::{ArchiveChain, ArchiveOpener, Base, Discard, Input, MappedFile, OutputTarget};
+use trueno_zram_io::{ArchiveChain, ArchiveOpener, Base, Discard, Input, MappedFile, OutputTarget, Workers};
 
 use crate::args::{Backend, Global};
 use crate::engine::Engine;
@@ -167,7 +167,7 @@ pub(crate) fn read_back(file: File, (target, name): (&OutputTarget, &str), engin
     };
     let chain = ArchiveOpener::new().open_file(file, path).map_err(|error| input_failure(name, error))?;
     let archive = chain.ok_or_else(|| Failure::at(name, "it is not an archive any more"))?.archive;
-    trueno_zram_io::restore_pages(&archive, name, &mut Discard, &engine.pool(), &())?;
+    trueno_zram_io::restore_pages(&archive, name, &mut Discard, Workers::new(&engine.pool()))?;
     Ok(())
 }
 

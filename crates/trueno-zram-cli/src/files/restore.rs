@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use trueno_zram_archive::{Damage, Delta, Error, Format, IndexVerdict, PageArchive, ReadSummary};
-use trueno_zram_io::{ArchiveChain, Input, Salvaged, Sink};
+use trueno_zram_io::{ArchiveChain, Input, Salvaged, Sink, Workers};
 
 use crate::args::Global;
 use crate::engine::Engine;
@@ -24,7 +24,7 @@ pub(crate) fn restore(
         engine.prepare_for(format)?;
     }
     let pool = engine.pool();
-    let summary = trueno_zram_io::restore(input, sink, engine.decoders(), &pool, progress)?;
+    let summary = trueno_zram_io::restore(input, sink, engine.decoders(), Workers::new(&pool).with_observer(progress))?;
     engine.warn_of_fallback();
     if global.verbose > 0 {
         messages::line(description(&summary));
@@ -51,7 +51,12 @@ pub(crate) fn restore_whole<'a>(
     if let Some(archive) = chain.map(|chain| &chain.archive)
         && let Some(delta) = archive.as_delta()
     {
-        trueno_zram_io::restore_pages(archive, &input.name, sink, &engine.pool(), progress)?;
+        trueno_zram_io::restore_pages(
+            archive,
+            &input.name,
+            sink,
+            Workers::new(&engine.pool()).with_observer(progress),
+        )?;
         return Ok(Restored::Delta(delta));
     }
     let summary = restore(input, sink, engine, global, progress)?;
@@ -88,7 +93,8 @@ pub(crate) fn salvage(
     engine: &Engine,
     progress: &Progress,
 ) -> Result<(u64, Vec<Damage>), Failure> {
-    let Salvaged { content_len, damage } = trueno_zram_io::salvage(input, sink, &engine.pool(), progress)?;
+    let Salvaged { content_len, damage } =
+        trueno_zram_io::salvage(input, sink, Workers::new(&engine.pool()).with_observer(progress))?;
     for part in &damage {
         messages::problem(format_args!("{}: {part}", input.name));
     }

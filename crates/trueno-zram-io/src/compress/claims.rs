@@ -2,10 +2,10 @@
 
 use trueno_zram_core::{PAGE_SIZE, Page};
 
-use crate::Observer;
 use crate::error::Error;
 use crate::input::page_source::{Claim, ClaimedRange, PageSource};
 use crate::pipeline::timeline::{Stage, timed};
+use crate::workers::Observer;
 
 /// Pages of a hole in one unit: 64 MiB of content, and 300 KB of blocks.
 const ZERO_PAGES: u64 = 16 << 10;

@@ -8,19 +8,18 @@
 use std::io::BufWriter;
 use std::marker::PhantomData;
 
-use rayon::ThreadPool;
 use trueno_zram_archive::{
     BaseRecord, BlockShape, DeltaPart, DeltaSummary, DeltaWriter, PageFinder, PageHash, PageHashes, WriteOptions,
 };
 use trueno_zram_core::{AlignedPages, PAGE_SIZE, Page, PageCodec, is_zero};
 
 use super::claims::{Claimed, PageClaims};
-use crate::Observer;
 use crate::error::{Error, Operation};
 use crate::input::page_source::{ClaimedRange, PageSource};
 use crate::output::ArchiveOutput;
 use crate::pipeline::timeline::{Stage, timed};
 use crate::pipeline::{Pipeline, Work};
+use crate::workers::{Observer, Workers};
 
 /// Pages that are read at a time. Most are only hashed, so more of them stay in the core's cache than if all were
 /// compressed. Reading 256 at a time takes 0.36 µs per page and core from the page cache of ext4, and 64 at a time
@@ -44,28 +43,60 @@ const WRITE_BYTES: usize = 64 << 10;
 /// The archive that a delta is made from.
 #[derive(Clone, Debug)]
 pub struct Base<'a> {
-    /// What the delta says about it.
+    /// The identity and the path that the delta states.
     pub record: BaseRecord,
     /// The hashes of its pages.
     pub hashes: &'a PageHashes,
 }
 
-/// What [`compress_delta`] returns.
+/// Options of a delta: its base, and those of any archive.
+///
+/// ```no_run
+/// # fn options(base: trueno_zram_io::Base<'_>) -> trueno_zram_io::DeltaOptions<'_> {
+/// use trueno_zram_archive::WriteOptions;
+/// use trueno_zram_io::DeltaOptions;
+/// DeltaOptions::new(base).with_write_options(WriteOptions::default().with_content_checksum(true))
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DeltaOptions<'a> {
+    /// The archive that the delta is made from.
+    pub base: Base<'a>,
+    /// Options of the blocks.
+    pub write: WriteOptions,
+}
+
+impl<'a> DeltaOptions<'a> {
+    /// Makes a delta from this base, with the default [`WriteOptions`].
+    #[must_use]
+    pub fn new(base: Base<'a>) -> Self {
+        Self { base, write: WriteOptions::default() }
+    }
+
+    /// Sets the options of the blocks.
+    #[must_use]
+    pub fn with_write_options(self, write: WriteOptions) -> Self {
+        Self { write, ..self }
+    }
+}
+
+/// The result of [`compress_delta`].
 #[derive(Debug)]
 pub struct CompressedDelta<S, W> {
     /// The source, at its end.
     pub source: S,
     /// The output, which holds the whole delta.
     pub out: W,
-    /// What was written.
+    /// Counts of the pages and bytes written.
     pub summary: DeltaSummary,
 }
 
 /// Writes the delta, in pieces of [`WRITE_BYTES`].
 type Writer<W> = DeltaWriter<BufWriter<W>>;
 
-/// Compresses the pages of `source` that `base` does not have into a delta, which is written to `out`. There is a lane per
-/// codec, on the pool's workers. Errors of the output use `out_name`.
+/// Compresses the pages of `source` that the base does not have into a delta, which is written to `out`. There is a lane per
+/// codec, on the threads of the pool.
 ///
 /// # Errors
 /// Those of the source; [`Error::Io`] and [`Error::Archive`] for the output; [`Error::Codec`].
@@ -74,26 +105,26 @@ type Writer<W> = DeltaWriter<BufWriter<W>>;
 /// A panic of the source, of the codec or of the output is passed on once all lanes have stopped.
 pub fn compress_delta<S: PageSource, W: ArchiveOutput>(
     source: S,
-    (out, out_name): (W, &str),
-    base: Base<'_>,
-    options: WriteOptions,
+    out: W,
+    options: DeltaOptions<'_>,
     codecs: &mut [PageCodec],
-    pool: &ThreadPool,
-    observer: &dyn Observer,
+    workers: Workers<'_>,
 ) -> Result<CompressedDelta<S, W>, S::Error> {
-    let Base { record, hashes } = base;
+    let DeltaOptions { base: Base { record, hashes }, write } = options;
+    let (out_name, observer) = (out.name().to_owned(), workers.observer);
+    let out_name = out_name.as_str();
     let out = BufWriter::with_capacity(WRITE_BYTES, out);
-    let writer = DeltaWriter::new(out, record, options).map_err(|error| Error::archive(out_name, error))?;
-    let lanes = codecs.len().min(pool.current_num_threads()).max(1);
+    let writer = DeltaWriter::new(out, record, write).map_err(|error| Error::archive(out_name, error))?;
+    let lanes = codecs.len().min(workers.threads()).max(1);
     let lane_pages = lane_pages(source.len_bytes(), lanes);
     let work = CompressDelta { shape: writer.block_shape(), out_name, observer, delta: PhantomData };
     let max_units = lanes * (1 + WAITING_PER_LANE);
-    let pipeline = Pipeline::new(work, PageClaims::new(source), (writer, 0), None, max_units, observer);
+    let pipeline = Pipeline::new(work, PageClaims::new(source), (writer, 0), max_units, observer);
     let lane = |codec| {
         let lookup = Lookup { zeros: Vec::new(), hashes: Vec::new(), finder: hashes.finder(), codec };
         Lane { room: AlignedPages::new(lane_pages), lookup }
     };
-    pipeline.run_on(pool, codecs.iter_mut().take(lanes).map(lane));
+    pipeline.run_on(workers.pool, codecs.iter_mut().take(lanes).map(lane));
     let done = pipeline.finish()?;
     let failed = |error| S::Error::from(Error::archive(out_name, error));
     let (mut source, (mut writer, content_len)) = (done.source.into_source(), done.ordered);

@@ -2,14 +2,12 @@
 
 use std::sync::Mutex;
 
-use rayon::ThreadPool;
 use trueno_zram_archive::WriteOptions;
 use trueno_zram_core::gpu::{BatchDevice, CompressedSlot, GpuBatchCompressor, Interpreter, PageSlot, PageStream};
 use trueno_zram_core::{BatchCodec, PAGE_SIZE, Page, PageCodec};
 
 use super::claims::{Claimed, PageClaims};
 use super::{Compress, Compressed, Unit, finish, pipeline_of};
-use crate::Observer;
 use crate::error::Error;
 use crate::input::page_source::PageSource;
 use crate::output::ArchiveOutput;
@@ -18,6 +16,7 @@ use crate::pipeline::gpu_lane::{GpuLane, SharedSlots, SlotWork, Slots};
 use crate::pipeline::held_slots::HeldSlots;
 use crate::pipeline::in_order::lock;
 use crate::pipeline::timeline::{Stage, timed};
+use crate::workers::Workers;
 
 /// Pages that a lane beside a GPU takes at a time, before it looks at the GPU again.
 const HELP_PAGES: usize = 16;
@@ -44,33 +43,31 @@ impl Gpu<'_> {
 /// Like [`compress`](super::compress), with a GPU.
 pub(super) fn compress<S: PageSource, W: ArchiveOutput>(
     source: S,
-    out: (W, &str),
+    out: W,
     options: WriteOptions,
     gpu: Gpu<'_>,
     helpers: &mut [PageCodec],
-    pool: &ThreadPool,
-    observer: &dyn Observer,
+    workers: Workers<'_>,
 ) -> Result<Compressed<S, W>, S::Error> {
     match gpu {
-        Gpu::Cuda(gpu) => compress_on(source, out, options, gpu, helpers, pool, observer),
-        Gpu::Interpreter(gpu) => compress_on(source, out, options, gpu, helpers, pool, observer),
+        Gpu::Cuda(gpu) => compress_on(source, out, options, gpu, helpers, workers),
+        Gpu::Interpreter(gpu) => compress_on(source, out, options, gpu, helpers, workers),
     }
 }
 
 fn compress_on<S: PageSource, W: ArchiveOutput, D: BatchDevice>(
     source: S,
-    out: (W, &str),
+    out: W,
     options: WriteOptions,
     gpu: &mut GpuBatchCompressor<D>,
     helpers: &mut [PageCodec],
-    pool: &ThreadPool,
-    observer: &dyn Observer,
+    workers: Workers<'_>,
 ) -> Result<Compressed<S, W>, S::Error> {
     let stream = gpu.compress_stream().map_err(Error::Codec)?;
     let slots = Mutex::new(Slots::new(stream.max_slots()));
     let held = GpuSlots { slots: &slots, keeps_pages: options.content_checksum };
-    let lanes = pool.current_num_threads();
-    let (work, archive) = Compress::new(out, options, lanes, HELP_PAGES, held, observer)?;
+    let lanes = workers.threads();
+    let (work, archive) = Compress::new(out, options, lanes, HELP_PAGES, held, workers.observer)?;
     let pipeline = pipeline_of(source, work, archive, options, usize::MAX);
     let mut helpers = helpers.iter_mut();
     GpuLane::run(&pipeline, &stream, &slots, (0..lanes).map(|_| helpers.next()).collect())?;

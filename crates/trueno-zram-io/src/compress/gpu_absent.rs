@@ -3,14 +3,13 @@
 use std::convert::Infallible;
 use std::marker::PhantomData;
 
-use rayon::ThreadPool;
 use trueno_zram_archive::WriteOptions;
 use trueno_zram_core::{BatchCodec, PageCodec};
 
 use super::Compressed;
-use crate::Observer;
 use crate::input::page_source::PageSource;
 use crate::output::ArchiveOutput;
+use crate::workers::Workers;
 
 /// A GPU. None exists in builds without the feature `gpu`.
 #[derive(Debug)]
@@ -28,12 +27,11 @@ impl Gpu<'_> {
 
 pub(super) fn compress<S: PageSource, W: ArchiveOutput>(
     _source: S,
-    _out: (W, &str),
+    _out: W,
     _options: WriteOptions,
     gpu: Gpu<'_>,
     _helpers: &mut [PageCodec],
-    _pool: &ThreadPool,
-    _observer: &dyn Observer,
+    _workers: Workers<'_>,
 ) -> Result<Compressed<S, W>, S::Error> {
     gpu.never()
 }

@@ -35,6 +35,8 @@ const COPY_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Spool {
     file: File,
+    /// The directory for temporary files.
+    name: String,
 }
 
 impl Spool {
@@ -43,13 +45,15 @@ impl Spool {
     /// # Errors
     /// [`Error::Io`] if there is neither such a directory nor memory.
     pub fn new() -> Result<Self> {
-        let file = match unnamed_file(&env::temp_dir(), 0o600) {
+        let folder = env::temp_dir();
+        let name = folder.display().to_string();
+        let file = match unnamed_file(&folder, 0o600) {
             Some(file) => file,
-            None => memfd_create("trueno-zram-spool", MemfdFlags::CLOEXEC)
-                .map_err(|error| Error::io(env::temp_dir().display(), Operation::Open, error.into()))?
-                .into(),
+            None => {
+                memfd_create("trueno-zram-spool", MemfdFlags::CLOEXEC).map_err(Operation::Open.failed(&name))?.into()
+            }
         };
-        Ok(Self { file })
+        Ok(Self { file, name })
     }
 
     /// Returns the file, to read back what was written.
@@ -57,8 +61,8 @@ impl Spool {
     /// # Errors
     /// [`Error::Io`].
     pub fn file(&self) -> Result<File> {
-        check_written(&self.file).map_err(Operation::Write.failed(env::temp_dir().display()))?;
-        self.file.try_clone().map_err(Operation::Open.failed(env::temp_dir().display()))
+        check_written(&self.file).map_err(Operation::Write.failed(&self.name))?;
+        self.file.try_clone().map_err(Operation::Open.failed(&self.name))
     }
 
     /// Writes everything to `output`.
@@ -66,7 +70,7 @@ impl Spool {
     /// # Errors
     /// [`Error::Io`].
     pub fn copy_to(mut self, output: &mut Output) -> Result<()> {
-        let spool_failed = |error| Error::io(env::temp_dir().display(), Operation::Read, error);
+        let spool_failed = |error| Error::io(&self.name, Operation::Read, error);
         check_written(&self.file).map_err(spool_failed)?;
         self.file.seek(SeekFrom::Start(0)).map_err(spool_failed)?;
         let mut buffer = vec![0; COPY_BYTES];
@@ -83,7 +87,11 @@ impl Spool {
     }
 }
 
-impl ArchiveOutput for Spool {}
+impl ArchiveOutput for Spool {
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
 
 impl Write for Spool {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

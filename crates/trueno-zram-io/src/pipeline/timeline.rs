@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::Observer;
+use crate::workers::Observer;
 
 /// What a thread of a pipeline does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,6 @@
 use std::marker::PhantomData;
 use std::sync::Mutex;
 
-use rayon::ThreadPool;
 use trueno_zram_archive::{
     Archive, ArchiveInfo, ContentHash, ContentSpan, GroupBuffer, GroupRun, GroupTotals, ReadSummary,
 };
@@ -13,12 +12,12 @@ use trueno_zram_core::{PAGE_SIZE, Page, PageCodec, PageData};
 
 use super::placed::PlacedContent;
 use super::{Decoders, Sink};
-use crate::Observer;
 use crate::error::Error;
 use crate::pipeline::held_slots::{HeldSlots, NoSlots};
 use crate::pipeline::in_order::lock;
 use crate::pipeline::timeline::{Stage, timed};
 use crate::pipeline::{Pipeline, Work};
+use crate::workers::{Observer, Workers};
 
 /// Pages that are restored before they are written: they stay in the core's cache.
 const CACHED_PAGES: usize = 64;
@@ -52,14 +51,13 @@ pub(super) fn restore_groups<K: Sink>(
     archive: Archive,
     sink: &mut K,
     decoders: &mut Decoders<'_>,
-    pool: &ThreadPool,
-    observer: &dyn Observer,
+    workers: Workers<'_>,
 ) -> Result<Restored, Error> {
-    let content = PlacedContent::new(sink.write_mode(pool.current_num_threads())?, sink.name(), observer);
+    let content = PlacedContent::new(sink.write_mode(workers.threads())?, sink.name(), workers.observer);
     let restored = match decoders {
-        Decoders::Cpu => restore_on_cpu(archive, &mut *sink, &content, pool, observer),
+        Decoders::Cpu => restore_on_cpu(archive, &mut *sink, &content, workers),
         Decoders::Gpu { gpu, helps } => {
-            super::gpu::restore_groups(archive, &mut *sink, &content, (gpu, *helps), pool, observer)
+            super::gpu::restore_groups(archive, &mut *sink, &content, (gpu, *helps), workers)
         }
     };
     match restored {
@@ -84,15 +82,14 @@ fn restore_on_cpu<K: Sink>(
     archive: Archive,
     sink: &mut K,
     content: &PlacedContent<'_>,
-    pool: &ThreadPool,
-    observer: &dyn Observer,
+    workers: Workers<'_>,
 ) -> Result<ReadSummary, Stop> {
-    let work = Restore::new(archive, content, NoSlots, observer);
+    let work = Restore::new(archive, content, NoSlots, workers.observer);
     let groups = usize::try_from(work.info.group_count).unwrap_or(usize::MAX);
-    let lanes = pool.current_num_threads().min(groups);
+    let lanes = workers.threads().min(groups);
     let max_units = if work.is_ordered() { MAX_ORDERED.min(2 * lanes) } else { lanes };
     let pipeline = work.into_pipeline(sink, max_units);
-    pipeline.run_on(pool, (0..lanes).map(|_| Lane::new()));
+    pipeline.run_on(workers.pool, (0..lanes).map(|_| Lane::new()));
     finish(pipeline)
 }
 
@@ -146,7 +143,7 @@ impl<'a, K: Sink, H: HeldSlots> Restore<'a, K, H> {
 
     pub(super) fn into_pipeline(self, sink: &'a mut K, max_units: usize) -> Pipeline<'a, Self> {
         let (hash, observer) = (self.info.content_checksum.then(ContentHash::new), self.observer);
-        Pipeline::new(self, 0, sink, hash, max_units, observer)
+        Pipeline::new(self, 0, sink, max_units, observer).with_hash(hash)
     }
 
     /// Returns the content of a unit.

@@ -2,7 +2,6 @@
 
 use std::sync::Mutex;
 
-use rayon::ThreadPool;
 use trueno_zram_archive::{Archive, ReadSummary};
 use trueno_zram_core::Page;
 use trueno_zram_core::gpu::{BatchDevice, GpuBatchCompressor, PackedSlot, PageStream, RestoredSlot};
@@ -10,13 +9,13 @@ use trueno_zram_core::gpu::{BatchDevice, GpuBatchCompressor, PackedSlot, PageStr
 use super::Sink;
 use super::archive::{Lane, Restore, Stop, Unit, finish};
 use super::placed::PlacedContent;
-use crate::Observer;
 use crate::compress::Gpu;
 use crate::error::Error;
 use crate::pipeline::gpu_lane::{GpuLane, SharedSlots, SlotWork, Slots};
 use crate::pipeline::held_slots::HeldSlots;
 use crate::pipeline::in_order::lock;
 use crate::pipeline::timeline::{Stage, timed};
+use crate::workers::Workers;
 
 /// Restores the groups of an archive with a GPU. With `helps`, lanes restore groups as well.
 pub(super) fn restore_groups<K: Sink>(
@@ -24,12 +23,11 @@ pub(super) fn restore_groups<K: Sink>(
     sink: &mut K,
     content: &PlacedContent<'_>,
     (gpu, helps): (&mut Gpu<'_>, bool),
-    pool: &ThreadPool,
-    observer: &dyn Observer,
+    workers: Workers<'_>,
 ) -> Result<ReadSummary, Stop> {
     match gpu {
-        Gpu::Cuda(gpu) => restore_on(archive, sink, content, (gpu, helps), pool, observer),
-        Gpu::Interpreter(gpu) => restore_on(archive, sink, content, (gpu, helps), pool, observer),
+        Gpu::Cuda(gpu) => restore_on(archive, sink, content, (gpu, helps), workers),
+        Gpu::Interpreter(gpu) => restore_on(archive, sink, content, (gpu, helps), workers),
     }
 }
 
@@ -38,14 +36,13 @@ fn restore_on<K: Sink, D: BatchDevice>(
     sink: &mut K,
     content: &PlacedContent<'_>,
     (gpu, helps): (&mut GpuBatchCompressor<D>, bool),
-    pool: &ThreadPool,
-    observer: &dyn Observer,
+    workers: Workers<'_>,
 ) -> Result<ReadSummary, Stop> {
     let stream = gpu.decompress_stream().map_err(Error::Codec)?;
     let slots = Mutex::new(Slots::new(stream.max_slots()));
-    let work = Restore::new(archive, content, GpuSlots { slots: &slots, helps }, observer);
+    let work = Restore::new(archive, content, GpuSlots { slots: &slots, helps }, workers.observer);
     let pipeline = work.into_pipeline(sink, usize::MAX);
-    let lanes = (0..pool.current_num_threads()).map(|_| Lane::new()).collect();
+    let lanes = (0..workers.threads()).map(|_| Lane::new()).collect();
     GpuLane::run(&pipeline, &stream, &slots, lanes)?;
     finish(pipeline)
 }

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use trueno_zram_archive::ContentSpan;
 
 use super::WriteMode;
-use crate::Observer;
 use crate::error::{Error, Operation, Result};
 use crate::output::positional_file::Prepared;
 use crate::output::{data_runs, zeros};
 use crate::pipeline::timeline::{Stage, timed};
+use crate::workers::Observer;
 
 /// The destination of content, and how much of it is there.
 pub(super) struct PlacedContent<'a> {

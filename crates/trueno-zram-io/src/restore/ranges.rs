@@ -3,16 +3,15 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use rayon::ThreadPool;
 use trueno_zram_archive::{ContentSpan, Pages};
 use trueno_zram_core::{AlignedPages, PAGE_SIZE, Page, is_zero};
 
 use super::placed::PlacedContent;
 use super::{Sink, WriteMode};
-use crate::Observer;
 use crate::error::{Error, Result};
 use crate::pipeline::timeline::{Stage, timed};
 use crate::pipeline::{Pipeline, Work};
+use crate::workers::{Observer, Workers};
 
 /// Pages that a lane takes at a time: a group of an archive, which is compared with the index as a whole.
 const LANE_PAGES: usize = 1024;
@@ -100,23 +99,36 @@ impl Parts {
     }
 }
 
-/// Restores all content of `archive` into `sink`, on the workers of `pool`. Returns its length. Every page of a delta is
+/// Restores all content of `archive` into `sink`, on the threads of the pool. Returns its length. Every page of a delta is
 /// compared with its hash. Errors of the archive use `name`.
+///
+/// ```no_run
+/// use trueno_zram_io::{ArchiveOpener, Output, OutputOptions, OutputTarget, Workers, restore_pages};
+/// let pool = rayon::ThreadPoolBuilder::new().build()?;
+/// let archive = ArchiveOpener::new().open("tuesday.tzd".as_ref())?.expect("an archive or a delta");
+/// let mut output = Output::create(&OutputTarget::Path("image".into()), None, OutputOptions::default())?;
+/// restore_pages(&archive, "tuesday.tzd", &mut output, Workers::new(&pool))?;
+/// output.finish(None)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// [`Error::Archive`], and those of the sink.
-pub fn restore_pages<K: Sink>(
-    archive: &dyn Pages,
-    name: &str,
-    sink: &mut K,
-    pool: &ThreadPool,
-    observer: &dyn Observer,
-) -> Result<u64> {
-    restore_ranges(archive, name, std::iter::once(0..archive.len_bytes()), sink, pool, observer)
+pub fn restore_pages<K: Sink>(archive: &dyn Pages, name: &str, sink: &mut K, workers: Workers<'_>) -> Result<u64> {
+    restore_ranges(archive, name, std::iter::once(0..archive.len_bytes()), sink, workers)
 }
 
-/// Restores ranges of the content of `archive`, in bytes, into `sink`: one behind the other, on the workers of `pool`. Returns
-/// their length. Errors of the archive use `name`.
+/// Restores ranges of the content of `archive`, in bytes, into `sink`, one after the other, on the threads of the pool. Returns
+/// their total length. Errors of the archive use `name`.
+///
+/// ```no_run
+/// use trueno_zram_io::{ArchiveOpener, Output, OutputOptions, OutputTarget, Workers, restore_ranges};
+/// let pool = rayon::ThreadPoolBuilder::new().build()?;
+/// let archive = ArchiveOpener::new().open("image.lz4".as_ref())?.expect("an archive or a delta");
+/// let mut output = Output::create(&OutputTarget::Stdout, None, OutputOptions::default())?;
+/// restore_ranges(&archive, "image.lz4", [0..4096, 1 << 20..2 << 20], &mut output, Workers::new(&pool))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// [`Error::Archive`], also for a range behind the end; and those of the sink.
@@ -125,19 +137,18 @@ pub fn restore_ranges<K: Sink>(
     name: &str,
     ranges: impl IntoIterator<Item = Range<u64>>,
     sink: &mut K,
-    pool: &ThreadPool,
-    observer: &dyn Observer,
+    workers: Workers<'_>,
 ) -> Result<u64> {
-    let parts = Parts::new(ranges);
+    let (parts, observer) = (Parts::new(ranges), workers.observer);
     let len_bytes = parts.len_bytes;
     observer.total(Some(len_bytes));
-    let lanes = pool.current_num_threads().min(archive.max_readers()).max(1);
+    let lanes = workers.threads().min(archive.max_readers()).max(1);
     let content = PlacedContent::new(sink.write_mode(lanes)?, sink.name(), observer);
     let is_in_order = content.is_in_order();
     let max_units = if is_in_order { lanes + WAITING } else { lanes }.min(MAX_UNITS);
     let work = RestoreRanges { archive, name, parts, content, observer, sink: PhantomData };
-    let pipeline = Pipeline::new(work, 0, sink, None, max_units, observer);
-    pipeline.run_on(pool, (0..lanes).map(|_| ()));
+    let pipeline = Pipeline::new(work, 0, sink, max_units, observer);
+    pipeline.run_on(workers.pool, (0..lanes).map(|_| ()));
     let done = pipeline.finish()?;
     // A mapping of the output ends before it is used again.
     drop(done.work);

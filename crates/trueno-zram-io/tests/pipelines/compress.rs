@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use trueno_zram_archive::{Archive, Pages, WriteOptions};
 use trueno_zram_core::{Algorithm, PAGE_SIZE};
-use trueno_zram_io::{ArchiveOutput, Compressors, FileSource, Gpu, Input, Observer, compress};
+use trueno_zram_io::{ArchiveOutput, Compressors, FileSource, Gpu, Input, Observer, Workers, compress};
 
 use crate::{Numbers, codecs, file, interpreter, pool};
 
@@ -46,7 +46,7 @@ impl Write for Breaks {
 fn a_lane_that_panics_does_not_hold_up_the_others() {
     let (_folder, source) = image();
     let out = Breaks { writes: 0, by_panic: true };
-    let _ = compress(source, (out, "out"), WriteOptions::default(), Compressors::Lanes(&mut codecs(3)), &pool(3), &());
+    let _ = compress(source, out, WriteOptions::default(), Compressors::Lanes(&mut codecs(3)), Workers::new(&pool(3)));
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_lane_before_a_gpu_that_panics_does_not_hold_up_the_others() {
     let out = Breaks { writes: 0, by_panic: true };
     let mut gpu = interpreter(Algorithm::Lz4, 16);
     let compressors = Compressors::Gpu { gpu: Gpu::Interpreter(&mut gpu), helpers: &mut [] };
-    let _ = compress(source, (out, "out"), WriteOptions::default(), compressors, &pool(2), &());
+    let _ = compress(source, out, WriteOptions::default(), compressors, Workers::new(&pool(2)));
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn an_output_that_fails_is_named() {
     let (_folder, source) = image();
     let out = Breaks { writes: 0, by_panic: false };
     let failed =
-        compress(source, (out, "out"), WriteOptions::default(), Compressors::Lanes(&mut codecs(2)), &pool(2), &());
+        compress(source, out, WriteOptions::default(), Compressors::Lanes(&mut codecs(2)), Workers::new(&pool(2)));
     assert_eq!(failed.err().unwrap().to_string(), "out: No space left on device");
 }
 
@@ -74,12 +74,12 @@ fn a_source_that_fails_stops_all_lanes() {
     for fails_at in [0, 1, 17, 199] {
         let source = Numbers { next: 0, fails_at };
         let lanes = Compressors::Lanes(&mut codecs);
-        let failed = compress(source, (Vec::new(), "out"), WriteOptions::default(), lanes, &pool, &());
+        let failed = compress(source, Vec::new(), WriteOptions::default(), lanes, Workers::new(&pool));
         assert_eq!(failed.err().unwrap().to_string(), "numbers: Input/output error");
         let mut gpu = interpreter(Algorithm::Lz4, 4);
         let compressors = Compressors::Gpu { gpu: Gpu::Interpreter(&mut gpu), helpers: &mut [] };
         let source = Numbers { next: 0, fails_at };
-        let failed = compress(source, (Vec::new(), "out"), WriteOptions::default(), compressors, &pool, &());
+        let failed = compress(source, Vec::new(), WriteOptions::default(), compressors, Workers::new(&pool));
         assert_eq!(failed.err().unwrap().to_string(), "numbers: Input/output error");
     }
 }
@@ -114,7 +114,7 @@ fn a_gpu_with_and_without_helpers_makes_an_archive_of_the_same_content() {
             let options = WriteOptions::default().with_content_checksum(content_checksum);
             let compressors = Compressors::Gpu { gpu: Gpu::Interpreter(&mut gpu), helpers: &mut helpers };
             let source = Input::open(&path).unwrap().into_pages();
-            let done = compress(source, (Vec::new(), "out"), options, compressors, &pool(3), &()).unwrap();
+            let done = compress(source, Vec::new(), options, compressors, Workers::new(&pool(3))).unwrap();
             assert_eq!(done.summary.content_len, image.len() as u64);
             assert!(content(done.out) == image, "checksum {content_checksum}, {helper_count} helpers");
         }
@@ -127,7 +127,7 @@ fn any_source_becomes_the_same_archive_on_any_number_of_lanes() {
         let source = Numbers { next: 0, fails_at: 255 };
         let mut codecs = codecs(lanes);
         let compressors = Compressors::Lanes(&mut codecs);
-        compress(source, (Vec::new(), "out"), WriteOptions::default(), compressors, &pool(lanes), &()).unwrap().out
+        compress(source, Vec::new(), WriteOptions::default(), compressors, Workers::new(&pool(lanes))).unwrap().out
     };
     let one = archive(1);
     assert!(one == archive(2) && one == archive(5));
@@ -165,7 +165,8 @@ fn a_file_that_changes_while_many_lanes_read_it_is_an_error() {
                 _ => Compressors::Gpu { gpu: Gpu::Interpreter(&mut gpu), helpers: &mut lanes },
             };
             let options = WriteOptions::default();
-            let failed = compress(source, (Vec::new(), "out"), options, compressors, &pool(4), &changes);
+            let failed =
+                compress(source, Vec::new(), options, compressors, Workers::new(&pool(4)).with_observer(&changes));
             let error = failed.err().unwrap().to_string();
             // Lanes may have read everything before a file became shorter; the check at the end finds that.
             assert!(error.contains(words) || error.contains("went from"), "{error}");
@@ -186,8 +187,9 @@ fn a_file_that_changes_its_length_while_many_lanes_read_is_an_error() {
             } else {
                 Compressors::Lanes(&mut codecs)
             };
-            let out = (Vec::new(), "out");
-            let failed = compress(source, out, WriteOptions::default(), compressors, &pool(4), &()).unwrap_err();
+            let out = Vec::new();
+            let failed =
+                compress(source, out, WriteOptions::default(), compressors, Workers::new(&pool(4))).unwrap_err();
             let text = format!("{failed}: {:?}", std::error::Error::source(&failed).map(ToString::to_string));
             // Of a shorter file, the lane that reads behind its end and the one that claims the end may come first.
             let resized = format!("went from 16384000 to {len_bytes} bytes");

@@ -8,7 +8,9 @@ use rayon::ThreadPool;
 use trueno_test_pages::generate::Generator;
 use trueno_zram_archive::{Delta, PageArchive, PageHash, PageHashes, PageOrigin, Pages, WriteOptions};
 use trueno_zram_core::{PAGE_SIZE, Page};
-use trueno_zram_io::{Base, Compressors, Error, FileSource, Input, PageSource, compress, compress_delta};
+use trueno_zram_io::{
+    Base, Compressors, DeltaOptions, Error, FileSource, Input, PageSource, Workers, compress, compress_delta,
+};
 
 use crate::{Numbers, codecs, pool};
 
@@ -76,8 +78,9 @@ fn every_changed_bit_is_noticed_and_equal_pages_are_stored_once() {
         let (pool, mut codecs) = (pool(lanes), codecs(lanes));
         let old = image(&mut random);
         let options = WriteOptions::default().with_page_hashes(has_hashes);
-        let out = (Vec::new(), "base");
-        let base = compress(source(&folder, &old), out, options, Compressors::Lanes(&mut codecs), &pool, &()).unwrap();
+        let out = Vec::new();
+        let base = compress(source(&folder, &old), out, options, Compressors::Lanes(&mut codecs), Workers::new(&pool))
+            .unwrap();
         let base = PageArchive::standard(Arc::new(base.out)).unwrap().unwrap();
         let hashes = PageHashes::stored(&base).unwrap();
         assert_eq!(hashes.is_some(), has_hashes);
@@ -86,9 +89,16 @@ fn every_changed_bit_is_noticed_and_equal_pages_are_stored_once() {
         let mut new = old.clone();
         change(&mut new, &mut random);
         let made_from = Base { record: base.record(b"base.lz4").unwrap(), hashes: &hashes };
-        let out = (Vec::new(), "delta");
+        let out = Vec::new();
         let options = WriteOptions::default();
-        let done = compress_delta(source(&folder, &new), out, made_from, options, &mut codecs, &pool, &()).unwrap();
+        let done = compress_delta(
+            source(&folder, &new),
+            out,
+            DeltaOptions::new(made_from).with_write_options(options),
+            &mut codecs,
+            Workers::new(&pool),
+        )
+        .unwrap();
         let delta = Delta::open(Arc::new(done.out), |_| Ok(base)).unwrap().unwrap();
         for (number, (page, origin)) in (0..).zip(new.iter().zip(expected(&new, &old))) {
             let hash = (origin != PageOrigin::Zero).then(|| PageHash::of(page));
@@ -113,7 +123,7 @@ impl Fixture {
         let source = source(&folder, old);
         let options = WriteOptions::default().with_page_hashes(true);
         let lanes = Compressors::Lanes(&mut codecs);
-        let base = compress(source, (Vec::new(), "base"), options, lanes, &pool, &()).unwrap().out;
+        let base = compress(source, Vec::new(), options, lanes, Workers::new(&pool)).unwrap().out;
         Self { folder, base, pool }
     }
 
@@ -129,8 +139,15 @@ impl Fixture {
         let base = self.base();
         let hashes = PageHashes::stored(&base).unwrap().unwrap();
         let made_from = Base { record: base.record(b"base.lz4").unwrap(), hashes: &hashes };
-        let (out, options) = ((Vec::new(), "delta"), WriteOptions::default());
-        compress_delta(source, out, made_from, options, &mut codecs(2), &self.pool, &()).map(|done| done.out)
+        let (out, options) = (Vec::new(), WriteOptions::default());
+        compress_delta(
+            source,
+            out,
+            DeltaOptions::new(made_from).with_write_options(options),
+            &mut codecs(2),
+            Workers::new(&self.pool),
+        )
+        .map(|done| done.out)
     }
 
     fn content_of(&self, delta: Vec<u8>) -> Vec<u8> {

@@ -9,7 +9,7 @@ use trueno_zram_archive::{
 };
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, Page};
 use trueno_zram_io::{
-    Decoders, Discard, Error, Gpu, Input, Output, OutputOptions, OutputTarget, Sink, restore, restore_pages,
+    Decoders, Discard, Error, Gpu, Input, Output, OutputOptions, OutputTarget, Sink, Workers, restore, restore_pages,
     restore_ranges,
 };
 
@@ -79,7 +79,7 @@ fn by_stream(path: &Path) -> Outcome {
 fn by_groups(path: &Path, decoders: Decoders<'_>) -> Outcome {
     let mut memory = Memory::default();
     let input = Input::open(path).unwrap();
-    let summary = restore(&input, &mut memory, decoders, &pool(3), &());
+    let summary = restore(&input, &mut memory, decoders, Workers::new(&pool(3)));
     (summary.map_err(|error| error.to_string()), memory.content)
 }
 
@@ -89,7 +89,7 @@ fn to_file(path: &Path, folder: &Path, sparse: bool, decoders: Decoders<'_>) -> 
     let _ = fs::remove_file(&place);
     let options = OutputOptions::default().with_sparse(sparse);
     let mut output = Output::create(&OutputTarget::Path(place.clone()), None, options).unwrap();
-    let summary = restore(&Input::open(path).unwrap(), &mut output, decoders, &pool(5), &());
+    let summary = restore(&Input::open(path).unwrap(), &mut output, decoders, Workers::new(&pool(5)));
     match summary {
         Ok(summary) => {
             output.finish(None).unwrap();
@@ -140,11 +140,11 @@ fn lanes_restore_all_of_an_intact_archive_of_either_format() {
         let input = Input::open(&path).unwrap();
         let is_whole = |decoders: Decoders<'_>| {
             let mut memory = Memory::default();
-            restore(&input, &mut memory, decoders, &pool(3), &()).unwrap();
+            restore(&input, &mut memory, decoders, Workers::new(&pool(3))).unwrap();
             memory.content == bytes && memory.restarts == 0
         };
         assert!(is_whole(Decoders::Cpu), "{format:?}");
-        assert!(restore(&input, &mut Discard, Decoders::Cpu, &pool(3), &()).is_ok(), "{format:?}");
+        assert!(restore(&input, &mut Discard, Decoders::Cpu, Workers::new(&pool(3))).is_ok(), "{format:?}");
         for helps in [false, true] {
             let mut gpu = interpreter(algorithm, 1024);
             let decoders = Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), helps };
@@ -209,7 +209,7 @@ fn damage_behind_the_first_groups_falls_back_to_the_stream_with_the_same_error()
         let (mut gpu, mut memory) = (interpreter(Algorithm::Lz4, 1024), Memory::default());
         let decoders =
             if on_gpu { Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), helps: true } } else { Decoders::Cpu };
-        let failed = restore(&Input::open(&path).unwrap(), &mut memory, decoders, &pool(1), &());
+        let failed = restore(&Input::open(&path).unwrap(), &mut memory, decoders, Workers::new(&pool(1)));
         assert_eq!(failed.unwrap_err().to_string(), expected, "on a GPU: {on_gpu}");
         assert_eq!(memory.restarts, 1, "on a GPU: {on_gpu}");
         assert!(!memory.content.is_empty() && bytes.starts_with(&memory.content), "on a GPU: {on_gpu}");
@@ -233,11 +233,11 @@ fn an_output_that_fails_stops_all_lanes() {
             let mut gpu = interpreter(Algorithm::Lz4, 1024);
             let decoders =
                 if on_gpu { Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), helps: true } } else { Decoders::Cpu };
-            let failed = restore(&input, &mut failing(false), decoders, &pool(3), &());
+            let failed = restore(&input, &mut failing(false), decoders, Workers::new(&pool(3)));
             assert_eq!(failed.unwrap_err().to_string(), "memory: No space left on device", "on a GPU: {on_gpu}");
         }
         let archive = PageArchive::standard(Arc::new(fs::read(&path).unwrap())).unwrap().unwrap();
-        let failed = restore_pages(&archive, "archive", &mut failing(false), &pool(3), &());
+        let failed = restore_pages(&archive, "archive", &mut failing(false), Workers::new(&pool(3)));
         assert_eq!(failed.unwrap_err().to_string(), "memory: No space left on device");
     }
 }
@@ -248,7 +248,7 @@ fn a_lane_that_panics_does_not_hold_up_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("archive");
     fs::write(&path, archive(&content(), false)).unwrap();
-    let _ = restore(&Input::open(&path).unwrap(), &mut failing(true), Decoders::Cpu, &pool(3), &());
+    let _ = restore(&Input::open(&path).unwrap(), &mut failing(true), Decoders::Cpu, Workers::new(&pool(3)));
 }
 
 #[test]
@@ -259,14 +259,14 @@ fn a_lane_before_a_gpu_that_panics_does_not_hold_up_the_others() {
     fs::write(&path, archive(&content(), false)).unwrap();
     let mut gpu = interpreter(Algorithm::Lz4, 1024);
     let decoders = Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), helps: true };
-    let _ = restore(&Input::open(&path).unwrap(), &mut failing(true), decoders, &pool(2), &());
+    let _ = restore(&Input::open(&path).unwrap(), &mut failing(true), decoders, Workers::new(&pool(2)));
 }
 
 #[test]
 #[should_panic(expected = "this sink panics")]
 fn a_lane_of_ranges_that_panics_does_not_hold_up_the_others() {
     let archive = PageArchive::standard(Arc::new(archive(&content(), false))).unwrap().unwrap();
-    let _ = restore_pages(&archive, "archive", &mut failing(true), &pool(3), &());
+    let _ = restore_pages(&archive, "archive", &mut failing(true), Workers::new(&pool(3)));
 }
 
 /// A lane that waited for work of the pool would run another lane meanwhile, which waits for the first.
@@ -280,7 +280,7 @@ fn more_lanes_than_rooms_never_wait_for_each_other() {
         // From the middle of a page, so that groups are read in parts, too.
         let ranges = [round * 1000..content.len() as u64, 5..900_000, 4000..5_000_000];
         let mut restored = Memory::default();
-        restore_ranges(&archive, "archive", ranges.clone(), &mut restored, &pool, &()).unwrap();
+        restore_ranges(&archive, "archive", ranges.clone(), &mut restored, Workers::new(&pool)).unwrap();
         let expected = ranges
             .map(|range| &content[usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap()])
             .concat();

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use trueno_zram_archive::{Delta, Format, PageArchive, PageHashes, WriteOptions};
 use trueno_zram_core::{Algorithm, PAGE_SIZE};
 use trueno_zram_io::{
-    Base, Compressors, Decoders, Gpu, Input, Output, OutputOptions, OutputTarget, PageSource, compress, compress_delta,
-    restore, restore_pages, restore_ranges,
+    Base, Compressors, Decoders, DeltaOptions, Gpu, Input, Output, OutputOptions, OutputTarget, PageSource, Workers,
+    compress, compress_delta, restore, restore_pages, restore_ranges,
 };
 
 use crate::restore::content;
@@ -40,7 +40,7 @@ fn compress_file(from: &Path, to: &Path, (format, algorithm): (Format, Algorithm
         On::Gpu => Compressors::Gpu { gpu: Gpu::Interpreter(&mut gpu), helpers: &mut [] },
         On::Both => Compressors::Gpu { gpu: Gpu::Interpreter(&mut gpu), helpers: &mut codecs },
     };
-    let done = compress(source, (output, "archive"), options, compressors, &pool(3), &()).unwrap();
+    let done = compress(source, output, options, compressors, Workers::new(&pool(3))).unwrap();
     done.out.finish(None).unwrap();
 }
 
@@ -61,7 +61,7 @@ fn files_come_back_from_archives_of_both_formats_on_every_device() {
             };
             let mut output =
                 Output::create(&OutputTarget::Path(restored.clone()), None, OutputOptions::default()).unwrap();
-            restore(&Input::open(&archive).unwrap(), &mut output, decoders, &pool(3), &()).unwrap();
+            restore(&Input::open(&archive).unwrap(), &mut output, decoders, Workers::new(&pool(3))).unwrap();
             output.finish(None).unwrap();
             assert!(fs::read(&restored).unwrap() == bytes, "{format:?} {on:?}");
             fs::remove_file(archive).unwrap();
@@ -85,18 +85,24 @@ fn a_standard_archive_and_a_delta_take_the_same_way_to_the_same_output() {
         let (source, options) =
             (Input::open(&image).unwrap().into_pages(), WriteOptions::default().with_format(format));
         let mut codecs = codecs_of(algorithm, 2);
-        let done = compress_delta(source, (Vec::new(), "delta"), made_from, options, &mut codecs, &pool(2), &());
+        let done = compress_delta(
+            source,
+            Vec::new(),
+            DeltaOptions::new(made_from).with_write_options(options),
+            &mut codecs,
+            Workers::new(&pool(2)),
+        );
         let delta = Delta::open(Arc::new(done.unwrap().out), |_| Ok(base())).unwrap().unwrap();
         let whole = folder.path().join("whole");
         compress_file(&image, &whole, (format, algorithm), On::Cpu);
         let whole_archive = PageArchive::standard(Arc::new(fs::read(&whole).unwrap())).unwrap().unwrap();
         for pages in [whole_archive, PageArchive::Delta(Box::new(delta))] {
             let (mut all, mut parts) = (Memory::default(), Memory::default());
-            assert_eq!(restore_pages(&pages, "pages", &mut all, &pool(3), &()).unwrap(), bytes.len() as u64);
+            assert_eq!(restore_pages(&pages, "pages", &mut all, Workers::new(&pool(3))).unwrap(), bytes.len() as u64);
             assert!(all.content == bytes, "{format:?}");
             let ranges = [5..20_000, 4_000_000..4_300_000, 0..1];
             let positions = ranges.clone().map(|range| range.start as u64..range.end as u64);
-            restore_ranges(&pages, "pages", positions, &mut parts, &pool(3), &()).unwrap();
+            restore_ranges(&pages, "pages", positions, &mut parts, Workers::new(&pool(3))).unwrap();
             assert!(parts.content == ranges.map(|range| &bytes[range]).concat());
         }
         fs::remove_file(archive).unwrap();
@@ -112,9 +118,9 @@ fn an_empty_file_is_an_archive_too() {
         (Output::create(&OutputTarget::Path(archive.clone()), None, OutputOptions::default()).unwrap(), codecs(2));
     let source = Input::open(&image).unwrap().into_pages();
     let done =
-        compress(source, (output, "archive"), WriteOptions::default(), Compressors::Lanes(&mut codecs), &pool(2), &());
+        compress(source, output, WriteOptions::default(), Compressors::Lanes(&mut codecs), Workers::new(&pool(2)));
     done.unwrap().out.finish(None).unwrap();
     let mut memory = Memory::default();
-    restore(&Input::open(&archive).unwrap(), &mut memory, Decoders::Cpu, &pool(2), &()).unwrap();
+    restore(&Input::open(&archive).unwrap(), &mut memory, Decoders::Cpu, Workers::new(&pool(2))).unwrap();
     assert!(memory.content.is_empty());
 }

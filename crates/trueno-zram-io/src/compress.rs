@@ -136,7 +136,7 @@ struct Compress<'a, S, W, H> {
 }
 
 /// Pages and their blocks.
-struct Unit<Done> {
+struct BlockUnit<Done> {
     first_page: u64,
     /// Pages that a lane compresses itself, or the bytes behind the last page of a slot.
     room: AlignedPages,
@@ -171,8 +171,8 @@ impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Compress<'a, S, W, H> {
     }
 
     /// Compresses what a unit has in its room.
-    fn compress(&self, codec: Option<&mut PageCodec>, unit: &mut Unit<H::Done>) -> Result<(), Error> {
-        let Unit { room, blocks, claimed, .. } = unit;
+    fn compress(&self, codec: Option<&mut PageCodec>, unit: &mut BlockUnit<H::Done>) -> Result<(), Error> {
+        let BlockUnit { room, blocks, claimed, .. } = unit;
         let failed = |error| self.archive_error(error);
         match claimed {
             Claimed::Zeros(pages) => blocks.push_zeros(*pages).map_err(failed)?,
@@ -198,39 +198,39 @@ impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Compress<'a, S, W, H> {
 
 impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Work for Compress<'a, S, W, H> {
     type Source = PageClaims<S>;
-    type Unit = Unit<H::Done>;
+    type Unit = BlockUnit<H::Done>;
     type Lane = Option<&'a mut PageCodec>;
     type Ordered = ArchiveWriter<W>;
     type Error = S::Error;
 
-    fn unit(&self) -> Unit<H::Done> {
+    fn unit(&self) -> BlockUnit<H::Done> {
         let (room, blocks) = (AlignedPages::new(self.unit_pages), PageBlocks::default());
-        Unit { first_page: 0, room, claimed: Claimed::Bytes(0), slot: None, blocks, at: 0 }
+        BlockUnit { first_page: 0, room, claimed: Claimed::Bytes(0), slot: None, blocks, at: 0 }
     }
 
     fn claim(
         &self,
         source: &mut PageClaims<S>,
         _codec: &mut Self::Lane,
-        unit: &mut Unit<H::Done>,
+        unit: &mut BlockUnit<H::Done>,
     ) -> Result<bool, S::Error> {
         let claimed = source.claim(&mut unit.room)?;
         Ok(unit.set(claimed))
     }
 
-    fn run(&self, codec: &mut Self::Lane, unit: &mut Unit<H::Done>) -> Result<(), S::Error> {
-        let Unit { room, claimed, .. } = unit;
+    fn run(&self, codec: &mut Self::Lane, unit: &mut BlockUnit<H::Done>) -> Result<(), S::Error> {
+        let BlockUnit { room, claimed, .. } = unit;
         claimed.read(room, self.observer)?;
         unit.blocks.start(unit.first_page, self.shape);
         timed(self.observer, Stage::Compress, || self.compress(codec.as_deref_mut(), unit))?;
         Ok(())
     }
 
-    fn content_len(&self, unit: &Unit<H::Done>) -> u64 {
+    fn content_len(&self, unit: &BlockUnit<H::Done>) -> u64 {
         unit.blocks.content_len()
     }
 
-    fn hash(&self, unit: &Unit<H::Done>, hash: &mut ContentHash) {
+    fn hash(&self, unit: &BlockUnit<H::Done>, hash: &mut ContentHash) {
         if let Some(done) = &unit.slot {
             hash.update(H::pages(done).as_flattened());
         }
@@ -242,7 +242,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Work for Compress<'a, S,
     }
 
     /// Gives the blocks their place, or writes them if the output is written in order.
-    fn in_order(&self, archive: &mut ArchiveWriter<W>, unit: &mut Unit<H::Done>) -> Result<bool, S::Error> {
+    fn in_order(&self, archive: &mut ArchiveWriter<W>, unit: &mut BlockUnit<H::Done>) -> Result<bool, S::Error> {
         let blocks = &unit.blocks;
         if self.positional.is_none() {
             let written = timed(self.observer, Stage::Write, || archive.write_blocks(blocks));
@@ -255,7 +255,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Work for Compress<'a, S,
         Ok(self.positional.is_some())
     }
 
-    fn place(&self, unit: &mut Unit<H::Done>) -> Result<(), S::Error> {
+    fn place(&self, unit: &mut BlockUnit<H::Done>) -> Result<(), S::Error> {
         let file = self.positional.as_ref().expect("a unit has a place");
         let written = timed(self.observer, Stage::Write, || file.write_at(unit.at, unit.blocks.bytes()));
         Ok(written.map_err(|error| Error::io(&self.out_name, Operation::Write, error))?)
@@ -265,18 +265,18 @@ impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Work for Compress<'a, S,
         self.positional.as_ref().map_or(0, PositionalFile::writers)
     }
 
-    fn waiting_bytes(&self, unit: &Unit<H::Done>) -> usize {
+    fn waiting_bytes(&self, unit: &BlockUnit<H::Done>) -> usize {
         unit.blocks.bytes().len()
     }
 
-    fn release(&self, unit: &mut Unit<H::Done>) {
+    fn release(&self, unit: &mut BlockUnit<H::Done>) {
         if let Some(done) = unit.slot.take() {
             self.slots.release(done);
         }
     }
 }
 
-impl<Done> Unit<Done> {
+impl<Done> BlockUnit<Done> {
     /// Keeps what was claimed. Returns `false` at the end.
     fn set(&mut self, claimed: Option<(u64, Claimed)>) -> bool {
         let Some((first_page, claimed)) = claimed else { return false };

@@ -1,4 +1,4 @@
-//! Everything that can go wrong, with the name of the file and the operation.
+//! Errors, with the name of the file and the operation.
 
 use std::fmt;
 use std::io;
@@ -12,7 +12,7 @@ pub const STANDARD_OUTPUT: &str = "standard output";
 /// The crate's result type.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong, and with which file.
+/// An error of a pipeline or of a file, with the name of the file.
 ///
 /// ```
 /// let error = trueno_zram_io::Input::open("/no/such/file".as_ref()).unwrap_err();
@@ -26,7 +26,7 @@ pub enum Error {
     Io {
         /// The file.
         name: String,
-        /// What was being done with it.
+        /// The operation that failed.
         operation: Operation,
         /// The system's answer.
         source: io::Error,
@@ -36,10 +36,10 @@ pub enum Error {
     Refused {
         /// The file.
         name: String,
-        /// Why not.
+        /// The reason.
         refusal: Refusal,
     },
-    /// A file that is filled in place was made shorter by somebody else.
+    /// A file that is filled in place was truncated by another process.
     #[error("{name}: became shorter while it was filled; nothing of the content was left in it")]
     Shrunk {
         /// The file.
@@ -56,7 +56,7 @@ pub enum Error {
     Archive {
         /// The archive.
         name: String,
-        /// What is wrong, and where.
+        /// The error of the archive, with its position.
         source: trueno_zram_archive::Error,
     },
     /// The compressor failed.
@@ -67,7 +67,7 @@ pub enum Error {
     Thread(#[source] io::Error),
 }
 
-/// What is done with a file.
+/// An operation on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
@@ -79,7 +79,7 @@ pub enum Operation {
     Write,
     /// Moves to a position in it.
     Seek,
-    /// Has its bytes on the disk.
+    /// Syncs it to disk.
     Sync,
     /// Sets its length.
     SetLength,
@@ -107,7 +107,7 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Why an input or output is not used.
+/// The reason why an input or output is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -120,7 +120,7 @@ pub enum Refusal {
     /// The output is the input.
     #[error("is the input; it cannot be the output too")]
     Input,
-    /// The output does not keep what is written to it, and the input is to be removed.
+    /// The output discards what is written to it, and the input is to be removed.
     #[error("discards all data")]
     DiscardsData,
     /// A symbolic link whose target does not exist.
@@ -144,12 +144,12 @@ pub enum Refusal {
 }
 
 impl Error {
-    /// A failed system call.
+    /// Creates the error of a failed system call.
     pub fn io(name: impl fmt::Display, operation: Operation, source: io::Error) -> Self {
         Self::Io { name: name.to_string(), operation, source }
     }
 
-    /// An error of an archive's reader or writer. A failed write is the output's own error.
+    /// Creates the error of an archive's reader or writer. A failed write becomes [`Error::Io`].
     pub fn archive(name: impl fmt::Display, error: trueno_zram_archive::Error) -> Self {
         match error {
             trueno_zram_archive::Error::Write(source) => Self::io(name, Operation::Write, source),
@@ -169,7 +169,7 @@ fn archive_text(error: &trueno_zram_archive::Error) -> String {
     }
 }
 
-/// The text of an error without the number that Rust adds: `No such file or directory`.
+/// Returns the text of an error without the number that Rust adds: `No such file or directory`.
 ///
 /// ```
 /// let error = std::io::Error::from_raw_os_error(24);

@@ -1,4 +1,4 @@
-//! Inputs: files, devices and pipes, and what is known about them before they are read.
+//! Inputs: files, devices and pipes, with their length and kind.
 
 pub(crate) mod lease;
 pub(crate) mod mapped_input;
@@ -24,25 +24,35 @@ use crate::input::mapped_input::MappedInput;
 use crate::input::page_source::FileSource;
 use crate::output::is_inherited;
 
-/// An open input.
+/// An open input: a file, a device, a pipe, or standard input.
+///
+/// ```
+/// use trueno_zram_io::Input;
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("image");
+/// std::fs::write(&path, b"some bytes")?;
+/// let input = Input::open(&path)?;
+/// assert_eq!(input.len_bytes, Some(10));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Input {
     file: File,
     /// The name that messages use.
     pub name: String,
-    /// What the system says about it.
+    /// Its metadata when it was opened.
     pub metadata: Metadata,
     /// Bytes from the current position to the end. None for pipes, and for files whose length is only known once they
     /// are read, as in `/proc` and `/sys`.
     pub len_bytes: Option<u64>,
     start: u64,
-    /// The file as a mapping, if somebody asked for it; none if it cannot be mapped.
+    /// The file as a mapping, once it was asked for; none if it cannot be mapped.
     mapped: OnceLock<Option<MappedInput>>,
 }
 
 /// A file was changed while it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-enum Changed {
+enum LengthChanged {
     #[error("ended at byte {at} of {len_bytes}: it became shorter while it was read")]
     Shorter { at: u64, len_bytes: u64 },
     #[error("went from {from} to {to} bytes while it was read")]
@@ -100,13 +110,13 @@ impl Input {
         Ok(Self { file, name, metadata, len_bytes, start, mapped: OnceLock::new() })
     }
 
-    /// The file itself.
+    /// Returns the file.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// The file, if it can be read at any position and was opened at its first byte.
+    /// Returns the file if it can be read at any position and was opened at its first byte.
     #[must_use]
     pub fn seekable(&self) -> Option<&File> {
         (self.len_bytes.is_some() && self.start == 0).then_some(&self.file)
@@ -124,7 +134,7 @@ impl Input {
         Ok(())
     }
 
-    /// Reads it as pages, from its current position to its end.
+    /// Turns it into a source of pages, from its current position to its end.
     #[must_use]
     pub fn into_pages(self) -> FileSource {
         FileSource::new(self)
@@ -140,12 +150,12 @@ impl Input {
         self.mapped.get_or_init(map).as_ref()
     }
 
-    /// Reads on until `room` is full or the input ends. Returns the bytes read.
+    /// Reads until `room` is full or the input ends. Returns the bytes read.
     pub(crate) fn read(&self, room: &mut [u8]) -> Result<usize> {
         self.reading(fill(room, |rest, _| (&self.file).read(rest)))
     }
 
-    /// Fills `room` with what lies `at` bytes behind the start.
+    /// Fills `room` with the bytes at offset `at` from the start.
     pub(crate) fn read_exact_at(&self, at: u64, room: &mut [u8]) -> Result<()> {
         let at = self.start + at;
         let filled = self.reading(fill(room, |rest, filled| self.file.read_at(rest, at + filled as u64)))?;
@@ -153,7 +163,7 @@ impl Input {
             return Ok(());
         }
         let (at, len_bytes) = (at + filled as u64, self.len_bytes.unwrap_or_default());
-        self.reading(Err(io::Error::other(Changed::Shorter { at, len_bytes })))
+        self.reading(Err(io::Error::other(LengthChanged::Shorter { at, len_bytes })))
     }
 
     /// Checks that the input is as long as when it was opened: a file that is still being written is not complete.
@@ -161,14 +171,14 @@ impl Input {
     pub(crate) fn check_length(&self) -> Result<()> {
         let (from, end) = (self.len_bytes.unwrap_or_default(), self.reading((&self.file).seek(SeekFrom::End(0)))?);
         let to = end.saturating_sub(self.start);
-        if from == to { Ok(()) } else { self.reading(Err(io::Error::other(Changed::Resized { from, to }))) }
+        if from == to { Ok(()) } else { self.reading(Err(io::Error::other(LengthChanged::Resized { from, to }))) }
     }
 
     fn reading<T>(&self, read: io::Result<T>) -> Result<T> {
         read.map_err(Operation::Read.failed(&self.name))
     }
 
-    /// The next run of data from `at` on that ends at a hole of at least `min_hole_bytes`, or at `len_bytes`, the end.
+    /// Returns the next run of data from `at` on that ends at a hole of at least `min_hole_bytes`, or at `len_bytes`, the end.
     /// It is rounded out to whole pages.
     pub(crate) fn find_data(&self, at: u64, len_bytes: u64, min_hole_bytes: u64) -> Range<u64> {
         let base = self.start;
@@ -177,7 +187,7 @@ impl Input {
         let begin = match seek(rustix::fs::SeekFrom::Data(base + at)) {
             Ok(begin) => begin.saturating_sub(base).clamp(at, len_bytes),
             Err(Errno::NXIO) => len_bytes,
-            // This file system cannot tell.
+            // This file system does not report holes.
             Err(_) => at,
         };
         let mut end = begin;
@@ -219,12 +229,12 @@ fn fill(room: &mut [u8], mut read: impl FnMut(&mut [u8], usize) -> io::Result<us
 /// read as data: it may still have holes if room is reserved behind its end, and they are then read as zeros. Looking
 /// for holes in a file without any takes 50 ns per page on a tmpfs.
 fn allocated_bytes(metadata: &Metadata) -> u64 {
-    /// The unit of `st_blocks`, whatever the file system's own blocks are.
+    /// The unit of `st_blocks`, independent of the file system's own blocks.
     const BLOCK_BYTES: u64 = 512;
     metadata.blocks().saturating_mul(BLOCK_BYTES)
 }
 
-/// Whether the length that the system reports is the number of bytes that a reader gets.
+/// Returns `true` if a reader gets as many bytes as the system reports.
 fn has_length(file: &File, metadata: &Metadata) -> bool {
     if metadata.file_type().is_block_device() {
         return true;
@@ -233,8 +243,8 @@ fn has_length(file: &File, metadata: &Metadata) -> bool {
     metadata.is_file() && metadata.len() > 0 && !is_generated(file)
 }
 
-/// Whether the file is on a file system that makes up content when it is read, and reports a length that is not true:
-/// every file of `/sys` claims 4096 bytes.
+/// Returns `true` if the file system generates content when it is read, and reports wrong lengths: every file of `/sys`
+/// claims 4096 bytes.
 fn is_generated(file: &File) -> bool {
     use file_system::{CGROUP, CGROUP2, CONFIGFS, DEBUGFS, EFIVARFS, PROC, PSTORE, SECURITYFS, SYSFS, TRACEFS};
     const GENERATED: [u64; 10] =

@@ -24,7 +24,7 @@ use crate::files::regular_file::FileId;
 use crate::files::standard_streams;
 use crate::output::owner_and_mode::{OwnerAndMode, Warning};
 use crate::output::positional_file::PositionalFile;
-use crate::output::temp_output::{Durability, Existing, TempOutput};
+use crate::output::temp_output::{Durability, IfExists, TempOutput};
 use crate::output::written::{check_written, sync};
 use crate::restore::{Sink, WriteMode};
 
@@ -214,7 +214,7 @@ impl Output {
         let permissions = source.and_then(OwnerAndMode::of).or_else(|| there.as_ref().and_then(OwnerAndMode::of));
         let permissions = permissions.filter(|_| !options.private);
         let mode = if permissions.is_some() || options.private { 0o600 } else { 0o666 };
-        let existing = if there.is_some() { Existing::IsReplaced } else { Existing::Stays };
+        let existing = if there.is_some() { IfExists::Replace } else { IfExists::Fail };
         let (file, temp) = TempOutput::create(place, mode, existing).map_err(failed)?;
         Ok(Self::new(file, name, Some(NewFile { temp, permissions }), options))
     }

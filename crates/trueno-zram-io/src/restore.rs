@@ -1,8 +1,8 @@
-//! An archive, or any other .lz4 file, back into its content.
+//! Restores the content of an archive, or of any other .lz4 or .zst file.
 //!
-//! The groups of an archive lie at known places: lanes read, check, restore and write them side by side. Every other
-//! input is a stream: one stage reads and decodes, one writes. So is an archive whose groups are not what its index
-//! says, from its first byte: only a stream can tell what is wrong with it.
+//! The groups of an archive lie at known offsets: lanes read, check, restore and write them in parallel. Every other
+//! input is a stream: one stage reads and decodes, one writes. An archive whose groups do not match its index is read as a
+//! stream as well, from its first byte: only that reveals the exact error.
 
 mod archive;
 #[cfg_attr(not(feature = "gpu"), path = "restore/gpu_absent.rs")]
@@ -24,7 +24,7 @@ use crate::input::Input;
 use crate::output::positional_file::PositionalFile;
 use crate::pipeline::timeline::{Stage, timed};
 use crate::workers::Workers;
-use archive::Restored;
+use archive::GroupsOutcome;
 
 pub use ranges::{restore_pages, restore_ranges};
 
@@ -199,8 +199,8 @@ pub fn restore(
         if archive.info().group_count >= MIN_GROUPS {
             workers.observer.total(Some(archive.info().content_len));
             match archive::restore_groups(archive, sink, &mut decoders, workers)? {
-                Restored::All(summary) => return Ok(*summary),
-                Restored::FallBackToStream { taken: in_order } => taken = in_order,
+                GroupsOutcome::All(summary) => return Ok(*summary),
+                GroupsOutcome::FallBackToStream { taken: in_order } => taken = in_order,
             }
         }
         input.rewind()?;

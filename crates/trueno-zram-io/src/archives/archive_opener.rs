@@ -18,7 +18,7 @@ use crate::files::regular_file::{FileId, open_regular_file};
 /// delta; for a symbolic link to a delta, beside the delta itself first, then beside the link. Only a regular file with the
 /// identity that the delta states will do.
 ///
-/// If somebody changes a file in place while it is open, all reads of it fail from then on, with [`FileChanged`] as the
+/// If a file is changed in place while it is open, all reads of it fail from then on, with [`FileChanged`] as the
 /// source of [`Error::Read`]. Changes are seen by the file's length and the time of its last change. Renaming another file
 /// to its place, or removing it, changes nothing.
 ///
@@ -74,7 +74,7 @@ impl ArchiveOpener {
         self
     }
 
-    /// Sets how files are read that are not loaded into memory. The default is positional reads of the file.
+    /// Sets the reader of files that are not loaded into memory. The default is positional reads of the file.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -250,7 +250,10 @@ fn folders_of(delta: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// Opens a file if it is the archive that a delta needs; or says why not.
+/// Opens a file if it is the archive that a delta needs.
+///
+/// # Errors
+/// The reason why it is not.
 fn candidate(path: &Path, base: &BaseRecord) -> std::result::Result<File, String> {
     let file = open_regular_file(path).map_err(|error| match error {
         Error::Read { source, .. } => text(&source),
@@ -269,7 +272,7 @@ fn base_error(base: impl Display, reason: impl Display) -> Error {
     Error::Base { base: base.to_string(), reason: reason.to_string(), page: None }
 }
 
-/// The system's words, without the number that Rust adds.
+/// Returns a short text for a file that does not exist, and the system's text for other errors.
 fn text(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "no such file".to_owned(),

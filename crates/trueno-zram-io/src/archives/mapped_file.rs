@@ -55,7 +55,7 @@ impl MappedFile {
         Self { file, mapping }
     }
 
-    /// Returns whether small reads are copies, and not system calls.
+    /// Returns `true` if small reads are copies, and not system calls.
     ///
     /// ```
     /// use std::fs::File;
@@ -109,7 +109,7 @@ fn map(file: &File) -> Option<GuardedMapping> {
     Some(mapping)
 }
 
-/// Returns whether a file is made of huge pages, as far as is known.
+/// Returns `true` if a file is known to be made of huge pages.
 fn has_huge_pages(file: &File) -> bool {
     file_system::kind_of(file) == Some(file_system::HUGETLBFS)
 }

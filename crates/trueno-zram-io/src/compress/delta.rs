@@ -93,7 +93,7 @@ pub struct CompressedDelta<S, W> {
 }
 
 /// Writes the delta, in pieces of [`WRITE_BYTES`].
-type Writer<W> = DeltaWriter<BufWriter<W>>;
+type BufferedDeltaWriter<W> = DeltaWriter<BufWriter<W>>;
 
 /// Compresses the pages of `source` that the base does not have into a delta, which is written to `out`. There is a lane per
 /// codec, on the threads of the pool.
@@ -121,8 +121,8 @@ pub fn compress_delta<S: PageSource, W: ArchiveOutput>(
     let max_units = lanes * (1 + WAITING_PER_LANE);
     let pipeline = Pipeline::new(work, PageClaims::new(source), (writer, 0), max_units, observer);
     let lane = |codec| {
-        let lookup = Lookup { zeros: Vec::new(), hashes: Vec::new(), finder: hashes.finder(), codec };
-        Lane { room: AlignedPages::new(lane_pages), lookup }
+        let lookup = BaseLookup { zeros: Vec::new(), hashes: Vec::new(), finder: hashes.finder(), codec };
+        DeltaLane { room: AlignedPages::new(lane_pages), lookup }
     };
     pipeline.run_on(workers.pool, codecs.iter_mut().take(lanes).map(lane));
     let done = pipeline.finish()?;
@@ -145,7 +145,7 @@ struct CompressDelta<'a, S, W> {
 }
 
 /// A part of the delta, and the content that it stands for.
-struct Unit {
+struct DeltaUnit {
     part: DeltaPart,
     first_page: u64,
     claimed: Claimed,
@@ -154,23 +154,28 @@ struct Unit {
 
 impl<'a, S: PageSource, W: ArchiveOutput> Work for CompressDelta<'a, S, W> {
     type Source = PageClaims<S>;
-    type Unit = Unit;
-    type Lane = Lane<'a>;
-    type Ordered = (Writer<W>, u64);
+    type Unit = DeltaUnit;
+    type Lane = DeltaLane<'a>;
+    type Ordered = (BufferedDeltaWriter<W>, u64);
     type Error = S::Error;
 
-    fn unit(&self) -> Unit {
-        Unit { part: DeltaPart::new(), first_page: 0, claimed: Claimed::Bytes(0), content_len: 0 }
+    fn unit(&self) -> DeltaUnit {
+        DeltaUnit { part: DeltaPart::new(), first_page: 0, claimed: Claimed::Bytes(0), content_len: 0 }
     }
 
-    fn claim(&self, source: &mut PageClaims<S>, lane: &mut Lane<'a>, unit: &mut Unit) -> Result<bool, S::Error> {
+    fn claim(
+        &self,
+        source: &mut PageClaims<S>,
+        lane: &mut DeltaLane<'a>,
+        unit: &mut DeltaUnit,
+    ) -> Result<bool, S::Error> {
         let Some((first_page, claimed)) = source.claim(&mut lane.room)? else { return Ok(false) };
         (unit.first_page, unit.claimed) = (first_page, claimed);
         Ok(true)
     }
 
-    fn run(&self, lane: &mut Lane<'a>, unit: &mut Unit) -> Result<(), S::Error> {
-        let Unit { part, first_page, claimed, content_len } = unit;
+    fn run(&self, lane: &mut DeltaLane<'a>, unit: &mut DeltaUnit) -> Result<(), S::Error> {
+        let DeltaUnit { part, first_page, claimed, content_len } = unit;
         part.start(self.shape);
         *content_len = match claimed {
             Claimed::Zeros(pages) => {
@@ -195,11 +200,15 @@ impl<'a, S: PageSource, W: ArchiveOutput> Work for CompressDelta<'a, S, W> {
         Ok(())
     }
 
-    fn content_len(&self, unit: &Unit) -> u64 {
+    fn content_len(&self, unit: &DeltaUnit) -> u64 {
         unit.content_len
     }
 
-    fn in_order(&self, (writer, content_len): &mut (Writer<W>, u64), unit: &mut Unit) -> Result<bool, S::Error> {
+    fn in_order(
+        &self,
+        (writer, content_len): &mut (BufferedDeltaWriter<W>, u64),
+        unit: &mut DeltaUnit,
+    ) -> Result<bool, S::Error> {
         let pushed = timed(self.observer, Stage::Write, || writer.push(&mut unit.part));
         pushed.map_err(|error| Error::archive(self.out_name, error))?;
         *content_len += unit.content_len;
@@ -214,7 +223,7 @@ impl<S, W> CompressDelta<'_, S, W> {
         &self,
         range: &ClaimedRange,
         first_page: u64,
-        lane: &mut Lane<'_>,
+        lane: &mut DeltaLane<'_>,
         part: &mut DeltaPart,
     ) -> Result<(), Error> {
         for first in (0..range.len_bytes().div_ceil(PAGE_SIZE)).step_by(READ_PAGES) {
@@ -228,7 +237,7 @@ impl<S, W> CompressDelta<'_, S, W> {
     }
 
     /// Finds out which pages the base has, and adds them and the others to a part.
-    fn add(&self, pages: &[Page], first: u64, lookup: &mut Lookup<'_>, part: &mut DeltaPart) -> Result<(), Error> {
+    fn add(&self, pages: &[Page], first: u64, lookup: &mut BaseLookup<'_>, part: &mut DeltaPart) -> Result<(), Error> {
         timed(self.observer, Stage::Hash, || lookup.hash(pages));
         timed(self.observer, Stage::Compress, || lookup.add(pages, first, part, self.out_name))
     }
@@ -250,15 +259,15 @@ fn filled_up(room: &mut AlignedPages, len_bytes: usize) -> &[Page] {
 }
 
 /// The things that a lane has for itself.
-struct Lane<'a> {
+struct DeltaLane<'a> {
     /// Pages that are read.
     room: AlignedPages,
-    lookup: Lookup<'a>,
+    lookup: BaseLookup<'a>,
 }
 
 /// Finds pages in the base, and compresses those that are new.
-struct Lookup<'a> {
-    /// Which of the pages are zero.
+struct BaseLookup<'a> {
+    /// One flag per page: `true` if it is zero.
     zeros: Vec<bool>,
     /// The hashes of the others.
     hashes: Vec<PageHash>,
@@ -266,7 +275,7 @@ struct Lookup<'a> {
     codec: &'a mut PageCodec,
 }
 
-impl Lookup<'_> {
+impl BaseLookup<'_> {
     /// Hashes the pages that are not zero.
     fn hash(&mut self, pages: &[Page]) {
         let Self { zeros, hashes, .. } = self;

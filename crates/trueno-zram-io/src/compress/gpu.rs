@@ -7,7 +7,7 @@ use trueno_zram_core::gpu::{BatchDevice, CompressedSlot, GpuBatchCompressor, Int
 use trueno_zram_core::{BatchCodec, PAGE_SIZE, Page, PageCodec};
 
 use super::claims::{Claimed, PageClaims};
-use super::{Compress, Compressed, Unit, finish, pipeline_of};
+use super::{BlockUnit, Compress, Compressed, finish, pipeline_of};
 use crate::error::Error;
 use crate::input::page_source::PageSource;
 use crate::output::ArchiveOutput;
@@ -76,7 +76,7 @@ fn compress_on<S: PageSource, W: ArchiveOutput, D: BatchDevice>(
 
 /// The slots of a GPU that compresses.
 struct GpuSlots<'a, D: BatchDevice> {
-    slots: &'a SharedSlots<PageSlot<D>, CompressedSlot<D>, Unit<CompressedSlot<D>>>,
+    slots: &'a SharedSlots<PageSlot<D>, CompressedSlot<D>, BlockUnit<CompressedSlot<D>>>,
     /// Units keep the pages of their slots to hash them, once they are compressed.
     keeps_pages: bool,
 }
@@ -101,14 +101,14 @@ impl<S: PageSource, W: ArchiveOutput, D: BatchDevice> SlotWork for Compress<'_, 
         &self,
         source: &mut PageClaims<S>,
         slot: &mut PageSlot<D>,
-        unit: &mut Unit<CompressedSlot<D>>,
+        unit: &mut BlockUnit<CompressedSlot<D>>,
     ) -> Result<bool, S::Error> {
         let claimed = source.claim(slot.pages_mut())?;
         Ok(unit.set(claimed))
     }
 
     /// Reads whole pages into the slot. The bytes behind them stay with the unit.
-    fn fill(&self, unit: &mut Unit<CompressedSlot<D>>, slot: &mut PageSlot<D>) -> Result<bool, S::Error> {
+    fn fill(&self, unit: &mut BlockUnit<CompressedSlot<D>>, slot: &mut PageSlot<D>) -> Result<bool, S::Error> {
         unit.claimed.read(slot.pages_mut(), self.observer)?;
         let Claimed::Bytes(len_bytes) = unit.claimed else { return Ok(false) };
         let (pages, tail) = slot.pages_mut().as_flattened()[..len_bytes].as_chunks::<PAGE_SIZE>();
@@ -120,8 +120,8 @@ impl<S: PageSource, W: ArchiveOutput, D: BatchDevice> SlotWork for Compress<'_, 
     }
 
     /// Assembles blocks from a result.
-    fn collect(&self, unit: &mut Unit<CompressedSlot<D>>, done: CompressedSlot<D>) -> Result<(), S::Error> {
-        let Unit { first_page, room, claimed, blocks, .. } = unit;
+    fn collect(&self, unit: &mut BlockUnit<CompressedSlot<D>>, done: CompressedSlot<D>) -> Result<(), S::Error> {
+        let BlockUnit { first_page, room, claimed, blocks, .. } = unit;
         let Claimed::Bytes(tail_bytes) = *claimed else { unreachable!("a slot was filled") };
         let assembled = timed(self.observer, Stage::GpuSlots, || {
             blocks.start(*first_page, self.shape);

@@ -21,12 +21,18 @@ pub(crate) const CGROUP2: u64 = 0x6367_7270;
 pub(crate) const EFIVARFS: u64 = 0xde5e_81e4;
 pub(crate) const PSTORE: u64 = 0x6165_676c;
 
-/// Returns the kind of a file's file system. None: the system does not tell.
+/// Returns the kind of a file's file system. None: it is unknown.
 pub(crate) fn kind_of(file: &File) -> Option<u64> {
     u64::try_from(rustix::fs::fstatfs(file).ok()?.f_type).ok()
 }
 
 /// Returns the size of the pages that a file is mapped with: larger ones on hugetlbfs.
+///
+/// ```
+/// let file = std::fs::File::open("/proc/self/exe")?;
+/// assert_eq!(trueno_zram_io::mapping_page_bytes(&file), rustix::param::page_size() as u64);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[must_use]
 pub fn mapping_page_bytes(file: &File) -> u64 {
     let huge = rustix::fs::fstatfs(file).ok().filter(|there| u64::try_from(there.f_type) == Ok(HUGETLBFS));

@@ -1,6 +1,6 @@
 //! A listening unix socket: it has its permissions from the start, and its path goes with its server.
 //!
-//! - Only the owner may connect, whatever the umask. `bind` gives the file the permissions that the socket has, less the
+//! - Only the owner may connect, with any umask. `bind` gives the file the permissions that the socket has, less the
 //!   umask, so there is no moment at which others may.
 //! - Nothing is replaced but a socket that a dead server left behind. One that is in use stays, and so does any other file.
 //! - Of several servers that find the same dead socket, one gets the path: each holds a lock on the folder while it looks at
@@ -38,7 +38,7 @@ const BACKLOG: i32 = 128;
 const LOCK_ATTEMPTS: u32 = 1000;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
-/// Why a path cannot be used for a socket. Inside of an [`io::Error`] of the kind [`io::ErrorKind::AddrInUse`].
+/// The reason why a path cannot be used for a socket. Inside of an [`io::Error`] of the kind [`io::ErrorKind::AddrInUse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketRefusal {

@@ -19,12 +19,12 @@ const LOCAL_SYSTEMS: [u64; 5] = [TMPFS, EXT, XFS, BTRFS, F2FS];
 
 /// A file on which a read lease (`F_SETLEASE` of `fcntl`) is taken and given back many times, by many threads.
 ///
-/// The kernel grants the lease only if nobody has the file open for writing. From then on, whoever opens it for
-/// writing, or truncates it by its path, waits until the lease is given back, but no longer than
+/// The kernel grants the lease only if nobody has the file open for writing. From then on, a process that opens it
+/// for writing, or truncates it by its path, waits until the lease is given back, but no longer than
 /// `/proc/sys/fs/lease-break-time` (45 seconds unless changed). With `O_NONBLOCK`, opening fails with `EWOULDBLOCK`.
 ///
 /// Threads may hold the lease by turns without a gap. As soon as somebody waits, no thread takes it again, so a writer
-/// waits for one part of each lane: a few milliseconds. A holder asks before and after its work whether somebody waits.
+/// waits for one part of each lane: a few milliseconds. A holder checks before and after its work if somebody waits.
 #[derive(Debug)]
 pub(crate) struct LeasedFile {
     file: File,
@@ -84,7 +84,7 @@ impl LeasedFile {
 }
 
 impl Lease<'_> {
-    /// Whether nobody waits for the lease. Then the file was the same since it was taken.
+    /// Returns `true` if nobody waits for the lease. Then the file has not changed since it was taken.
     pub(crate) fn is_undisputed(&self) -> bool {
         self.0.is_undisputed()
     }
@@ -100,10 +100,10 @@ impl Drop for Lease<'_> {
     }
 }
 
-/// An input that is removed once it was read, and that nobody may change until then.
+/// An input that will be removed after it was read, and that must not change until then.
 ///
-/// What somebody writes to it after it was read would be lost. Through a shared mapping, that may show neither in its
-/// length nor in its times. So a read lease is held on it all the time, if its file system keeps leases and it belongs
+/// Bytes written to it after it was read would be lost. A write through a shared mapping may change neither its length nor its
+/// times. So a read lease is held on it all the time, if its file system keeps leases and it belongs
 /// to this user. Elsewhere nothing is known.
 ///
 /// ```
@@ -127,7 +127,7 @@ pub struct ReservedInput(Option<LeasedFile>);
 pub struct OpenForWriting;
 
 impl ReservedInput {
-    /// Takes the lease. It is given back when this is dropped; until then, whoever opens the file for writing waits, but
+    /// Takes the lease. It is given back when this is dropped; until then, a process that opens the file for writing waits, but
     /// no longer than `/proc/sys/fs/lease-break-time`.
     ///
     /// # Errors
@@ -142,7 +142,7 @@ impl ReservedInput {
         }
     }
 
-    /// Returns whether the lease is held. If not, [`check`](Self::check) finds nothing.
+    /// Returns `true` if the lease is held. Otherwise [`check`](Self::check) finds nothing.
     #[must_use]
     pub fn is_leased(&self) -> bool {
         self.0.is_some()

@@ -1,4 +1,4 @@
-//! An input whose pages are borrowed from the page cache, while a lease keeps everybody from changing them.
+//! An input whose pages are borrowed from the page cache, while a lease prevents changes.
 //!
 //! For a delta, most pages are only hashed. Hashing a mapped file takes 1.2 µs per page and core on a tmpfs, and
 //! copying its pages to hash them 1.4. But a mapped file can change at any moment, and if it becomes shorter, its pages
@@ -46,7 +46,7 @@ impl MappedInput {
     }
 
     /// Calls `work` with pages of the file, which do not change meanwhile. None: they cannot be borrowed, or could not
-    /// be until `work` was done. Then what it did is void, and the pages have to be read.
+    /// be until `work` was done. Then discard its result, and read the pages.
     pub(crate) fn borrow<R>(&self, pages: Range<u64>, work: impl FnOnce(&[Page]) -> R) -> Option<R> {
         let count = usize::try_from(pages.end.checked_sub(pages.start)?).ok()?;
         let at = usize::try_from(pages.start).ok()?.checked_mul(PAGE_SIZE)?;
@@ -85,7 +85,7 @@ fn fault_in(pages: &[Page]) {
     }
 }
 
-/// How many of these pages are in memory. None: the kernel is older than 6.5, or does not tell.
+/// Returns the number of these pages that are in memory. None: the kernel is older than 6.5, or cannot tell.
 fn cached_pages(file: &File, pages: &Range<u64>) -> Option<u64> {
     /// `struct cachestat_range`: the first byte, and the length.
     #[repr(C)]

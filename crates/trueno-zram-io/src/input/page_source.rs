@@ -1,4 +1,4 @@
-//! Sources of pages: what a pipeline reads. Ranges are claimed in order and read by many threads.
+//! Sources of pages. A pipeline claims ranges of them in order, and many threads read these.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,15 +16,48 @@ const MIN_HOLE_BYTES: u64 = 1 << 20;
 /// Pages that a thread reads at a time if several read one range.
 const READ_PAGES: usize = 256;
 
-/// What a pipeline reads.
+/// A source of pages that a pipeline compresses.
+///
+/// ```
+/// use trueno_zram_archive::WriteOptions;
+/// use trueno_zram_core::{PAGE_SIZE, Page, PageCodec};
+/// use trueno_zram_io::{Claim, Compressors, Error, PageSource, Workers, compress};
+///
+/// /// Pages that are filled with their number.
+/// struct Numbers(u8);
+///
+/// impl PageSource for Numbers {
+///     type Error = Error;
+///
+///     fn len_bytes(&self) -> Option<u64> {
+///         None
+///     }
+///
+///     fn claim(&mut self, room: &mut [Page]) -> Result<Claim, Error> {
+///         if self.0 == 100 {
+///             return Ok(Claim::End);
+///         }
+///         room[0].fill(self.0);
+///         self.0 += 1;
+///         Ok(Claim::Filled(PAGE_SIZE))
+///     }
+/// }
+///
+/// let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build()?;
+/// let mut codecs = [PageCodec::default()];
+/// let compressors = Compressors::Lanes(&mut codecs);
+/// let done = compress(Numbers(0), Vec::new(), WriteOptions::default(), compressors, Workers::new(&pool))?;
+/// assert_eq!(done.summary.content_len, 100 * PAGE_SIZE as u64);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait PageSource: Send {
-    /// What can go wrong, the pipeline's own errors included.
+    /// Errors of the source and of the pipeline.
     type Error: From<Error> + Send;
 
-    /// Bytes of content, if that is known.
+    /// Returns the bytes of content, if that is known.
     fn len_bytes(&self) -> Option<u64>;
 
-    /// Claims what comes next, at most as much as `room` holds unless it is zeros. All but the last are whole pages.
+    /// Claims the next part of the content: zeros, or at most as much as `room` holds. All but the last part are whole pages.
     /// Called by one thread at a time; a source that can be read at any position leaves the reading to
     /// [`ClaimedRange::read`], which runs outside the pipeline's lock.
     ///
@@ -32,7 +65,7 @@ pub trait PageSource: Send {
     /// Any that ends the pipeline. The source is not asked again.
     fn claim(&mut self, room: &mut [Page]) -> Result<Claim, Self::Error>;
 
-    /// Sections to keep in the archive's index, by name. Asked for once, after the end.
+    /// Returns sections to keep in the archive's index, by name. Called once, after the end.
     ///
     /// # Errors
     /// Any that ends the pipeline.
@@ -58,7 +91,7 @@ pub enum Claim {
 #[derive(Debug)]
 pub struct ClaimedRange {
     from: Backing,
-    /// Its first byte in what it is a part of.
+    /// The offset of its first byte in the input, memory or archive.
     start: u64,
     len_bytes: usize,
 }
@@ -101,13 +134,13 @@ impl ClaimedRange {
         Self { from: Backing::Archive(Arc::clone(from)), start, len_bytes }
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
-    /// Reads the range into the start of `room`; the bytes read.
+    /// Reads the range into the start of `room`. Returns the bytes read.
     ///
     /// # Errors
     /// [`Error::Io`], also for a file that ends before the range does; [`Error::Archive`] for a damaged archive.
@@ -178,7 +211,7 @@ impl FileSource {
         Self { input: Arc::new(input), at: 0, data, has_ended: false }
     }
 
-    /// Reads on, into `pages` if it is data, by the threads of the pool that it is called in. All but the last span are
+    /// Reads the next part, into `pages` if it is data, by the threads of the pool that it is called in. All but the last span are
     /// whole pages; one that is shorter than `pages` need not be the last. None at the end.
     ///
     /// # Errors

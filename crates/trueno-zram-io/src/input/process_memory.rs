@@ -1,4 +1,4 @@
-//! The memory of another process, with a single copy by the kernel.
+//! Reads the memory of another process.
 #![allow(unsafe_code, reason = "the system call takes raw addresses")]
 
 use std::io;
@@ -6,7 +6,15 @@ use std::io;
 /// Copies memory of a process into `bytes`, and returns the number of bytes copied, which may be smaller. Several threads may do this at
 /// the same time. Reading `/proc/PID/mem` copies every byte twice.
 ///
-/// The process is known by its number: the caller makes sure that it is still the same one afterwards.
+/// A process number may be reused: the caller checks afterwards that it is still the same process.
+///
+/// ```
+/// let (bytes, mut copy) = (*b"some bytes", [0; 10]);
+/// let address = bytes.as_ptr() as u64;
+/// let copied = trueno_zram_io::read_process_memory(std::process::id(), address, &mut copy)?;
+/// assert_eq!((copied, copy), (10, bytes));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 ///
 /// # Errors
 /// The system's own: `EFAULT` for memory that cannot be read, `EPERM`, `ESRCH`.

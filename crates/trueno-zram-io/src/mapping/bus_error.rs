@@ -54,10 +54,10 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 /// Numbers of ranges below [`USED`] that are free.
 static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
-/// What the handler needs, from before it was installed.
-static BEFORE: OnceLock<Before> = OnceLock::new();
+/// The action for SIGBUS before the handler was installed, and the page size.
+static PREVIOUS: OnceLock<PreviousAction> = OnceLock::new();
 
-struct Before {
+struct PreviousAction {
     page_bytes: usize,
     action: sigaction,
 }
@@ -126,7 +126,7 @@ impl MappingGuard {
         Some(Self { number })
     }
 
-    /// Tells whether all pages that were accessed so far were there.
+    /// Checks that all pages that were accessed so far could be provided.
     ///
     /// # Errors
     /// [`io::ErrorKind::StorageFull`] if the file system had no room for one, or else that it could not be read or written.
@@ -138,7 +138,7 @@ impl MappingGuard {
         }
     }
 
-    /// Returns whether any page accessed so far, by any thread, could not be provided. Bytes that were read from the
+    /// Returns `true` if any page accessed so far, by any thread, could not be provided. Bytes that were read from the
     /// range before this call are the file's content only if this returns `false`.
     #[must_use]
     pub fn has_failed(&self) -> bool {
@@ -169,7 +169,7 @@ fn install() -> Option<()> {
     if unsafe { sigaction(libc::SIGBUS, ptr::null(), &raw mut before) } != 0 {
         return None;
     }
-    BEFORE.set(Before { page_bytes: rustix::param::page_size(), action: before }).ok()?;
+    PREVIOUS.set(PreviousAction { page_bytes: rustix::param::page_size(), action: before }).ok()?;
     action.sa_sigaction = on_bus_error as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     // SAFETY: the handler has the type that SA_SIGINFO asks for, and calls nothing but mmap, sigaction and raise, which signal
@@ -179,7 +179,7 @@ fn install() -> Option<()> {
 }
 
 extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, _context: *mut c_void) {
-    let Some(before) = BEFORE.get() else { return };
+    let Some(before) = PREVIOUS.get() else { return };
     // SAFETY: the kernel passes a valid `siginfo_t`, and SIGBUS has an address.
     let info = unsafe { &*info };
     // SAFETY: as above.
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_not_there_is_an_error_and_no_end() {
+    fn a_missing_page_is_an_error_and_does_not_end_the_process() {
         let (file, page_bytes) = (tempfile::tempfile().unwrap(), rustix::param::page_size());
         let start = mapped(&file, 3);
         let guard = MappingGuard::new(start as usize, 3 * page_bytes).unwrap();

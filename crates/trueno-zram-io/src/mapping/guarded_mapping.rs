@@ -16,20 +16,20 @@ use crate::mapping::bus_error::MappingGuard;
 pub(crate) struct GuardedMapping {
     /// Dropped first: once the mapping is gone, others may have its addresses.
     pub(crate) guard: MappingGuard,
-    mapped: Mapped,
+    mapped: MappedRange,
 }
 
-/// Mapped memory.
+/// MappedRange memory.
 #[derive(Debug)]
-struct Mapped {
+struct MappedRange {
     start: NonNull<u8>,
     len_bytes: usize,
 }
 
 // SAFETY: the mapping belongs to this value alone and is unmapped with it, which any thread may do.
-unsafe impl Send for Mapped {}
+unsafe impl Send for MappedRange {}
 // SAFETY: with `&self`, addresses are computed, and no byte is accessed.
-unsafe impl Sync for Mapped {}
+unsafe impl Sync for MappedRange {}
 
 impl GuardedMapping {
     /// Maps a file from `at` on, which is a multiple of the page size.
@@ -39,19 +39,19 @@ impl GuardedMapping {
     pub(crate) fn new(file: &File, at: u64, len_bytes: usize, protection: ProtFlags) -> io::Result<Self> {
         // SAFETY: a new mapping at a place that the system chooses touches no memory in use.
         let start = unsafe { mmap(ptr::null_mut(), len_bytes, protection, MapFlags::SHARED, file, at) }?;
-        let mapped = Mapped { start: NonNull::new(start.cast()).ok_or(io::ErrorKind::Unsupported)?, len_bytes };
+        let mapped = MappedRange { start: NonNull::new(start.cast()).ok_or(io::ErrorKind::Unsupported)?, len_bytes };
         let guard = MappingGuard::new(mapped.start.addr().get(), len_bytes).ok_or(io::ErrorKind::Unsupported)?;
         Ok(Self { guard, mapped })
     }
 
-    /// Returns where bytes are that lie `at` bytes behind the start of the mapping. None: they are not all mapped.
+    /// Returns the address of `len_bytes` bytes at offset `at` of the mapping. None: they are not all mapped.
     pub(crate) fn place_of(&self, at: usize, len_bytes: usize) -> Option<NonNull<u8>> {
         at.checked_add(len_bytes).filter(|end| *end <= self.mapped.len_bytes)?;
         // SAFETY: not behind the end of the mapping.
         Some(unsafe { self.mapped.start.add(at) })
     }
 
-    /// Copies bytes of the file. Returns `false` if they are not all mapped, or if a page was not there.
+    /// Copies bytes of the file. Returns `false` if they are not all mapped, or if a page is missing.
     pub(crate) fn read(&self, at: u64, bytes: &mut [u8]) -> bool {
         let Some(place) = self.readable(at, bytes.len()) else { return false };
         // SAFETY: the mapping has this many bytes from there on, and lives as long as `self`. Pages that are not there
@@ -74,12 +74,12 @@ impl GuardedMapping {
     /// Makes the kernel read a page that is not in memory alone, as by `pread`. It would read as much as for a
     /// sequential reader: 2 ms instead of 50 µs with a readahead of 8 MiB.
     pub(crate) fn read_single_pages(&self) {
-        let Mapped { start, len_bytes } = self.mapped;
+        let MappedRange { start, len_bytes } = self.mapped;
         // SAFETY: the range is the mapping; the advice changes no contents.
         let _hint = unsafe { madvise(start.as_ptr().cast(), len_bytes, Advice::Random) };
     }
 
-    /// Returns where bytes of the file are. None: they are not all mapped, or a page was not there before.
+    /// Returns the address of bytes of the file. None: they are not all mapped, or a page was missing before.
     fn readable(&self, at: u64, len_bytes: usize) -> Option<NonNull<u8>> {
         let place = self.place_of(usize::try_from(at).ok()?, len_bytes)?;
         (!self.guard.has_failed()).then_some(place)
@@ -134,7 +134,7 @@ impl GuardedMapping {
     }
 }
 
-impl Drop for Mapped {
+impl Drop for MappedRange {
     fn drop(&mut self) {
         // SAFETY: the mapping was made with this length, and nothing refers to it any more. A failure leaves it mapped.
         let _unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len_bytes) };

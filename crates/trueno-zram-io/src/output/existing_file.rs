@@ -21,8 +21,8 @@ const STEP_BYTES: usize = 1 << 16;
 /// Fills a regular file with content, from its start.
 ///
 /// The old content is dropped first, so zeros become holes. The file keeps its length if it is longer than the content.
-/// Nothing is written by a name: whoever has the file open sees the content appear. If restoring fails, or somebody makes the file
-/// shorter meanwhile, what was written is dropped again.
+/// The file is written in place: processes that have it open see the content appear. If restoring fails, or the file is truncated
+/// meanwhile, the content is removed again.
 ///
 /// ```
 /// use trueno_zram_io::ExistingFile;
@@ -67,8 +67,8 @@ impl ExistingFile {
         Ok(this)
     }
 
-    /// Makes all of the file a hole, or zeros where the file system has no holes. It never becomes shorter: whoever has mapped
-    /// it would get SIGBUS.
+    /// Makes all of the file a hole, or zeros where the file system has no holes. It never becomes shorter: processes that have
+    /// mapped it would get SIGBUS.
     fn clear(&self) -> Result<()> {
         let len = self.file.metadata().map_err(Operation::Open.failed(&self.name))?.len();
         if len == 0 {
@@ -118,7 +118,7 @@ impl ExistingFile {
         Ok(())
     }
 
-    /// Drops everything that was written, after a failure.
+    /// Removes everything that was written, after a failure.
     pub fn abandon(self) {
         // The failure is reported by the caller; that it cannot be cleared is not reported again.
         let _ = self.clear();
@@ -155,7 +155,7 @@ impl Sink for ExistingFile {
     }
 
     fn write_mode(&self, _threads: usize) -> Result<WriteMode> {
-        // Not through mappings: whoever has the file could make it shorter, and a write would end the process.
+        // Not through mappings: others could truncate the file, and a write would end the process.
         Ok(WriteMode::Positional { file: PositionalFile::by_pwrite(&self.file, self.last_byte.clone()), sparse: true })
     }
 
@@ -205,11 +205,11 @@ mod tests {
         }
         let file = tempfile::tempfile().unwrap();
         let filled = ExistingFile::new(file.try_clone().unwrap(), "memory", 20_000).unwrap();
-        let WriteMode::Positional { file: anywhere, .. } = filled.write_mode(4).unwrap() else {
+        let WriteMode::Positional { file: positional, .. } = filled.write_mode(4).unwrap() else {
             panic!("many threads may write")
         };
         file.set_len(0).unwrap();
-        anywhere.write_at(10_000, &content).unwrap();
+        positional.write_at(10_000, &content).unwrap();
         assert!(matches!(filled.finish(), Err(Error::Shrunk { .. })));
         let mut bytes = Vec::new();
         (&file).read_to_end(&mut bytes).unwrap();

@@ -24,14 +24,14 @@ const WINDOW_BYTES: usize = 64 << 20;
 
 /// A new file that is mapped window by window. A window is unmapped as soon as all of it was written.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub(crate) struct MappedOutput {
     file: Arc<File>,
-    state: Mutex<State>,
+    state: Mutex<MappedWindows>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// How long the file is at least.
+struct MappedWindows {
+    /// A lower bound of the file's length.
     known_len: u64,
     /// Windows of which something was written or mapped, but not all was written.
     windows: BTreeMap<u64, Window>,
@@ -45,8 +45,8 @@ struct Window {
     memory: Option<Arc<GuardedMapping>>,
 }
 
-impl Mapping {
-    /// A mapping of `file`, which nobody else writes or makes shorter.
+impl MappedOutput {
+    /// Maps `file`, which nobody else writes or truncates.
     pub(crate) fn new(file: Arc<File>) -> Self {
         Self { file, state: Mutex::default() }
     }
@@ -124,7 +124,7 @@ impl Mapping {
     }
 }
 
-impl State {
+impl MappedWindows {
     fn window(&mut self, number: u64) -> &mut Window {
         self.windows.entry(number).or_insert(Window { left: WINDOW_BYTES, memory: None })
     }
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn many_threads_write_across_windows_in_both_ways() {
         let file = Arc::new(tempfile::tempfile().unwrap());
-        let mapping = Mapping::new(Arc::clone(&file));
+        let mapping = MappedOutput::new(Arc::clone(&file));
         // Pieces of an odd length, so that pages and windows are shared.
         let piece = 100_003;
         let pieces = WINDOW_BYTES / piece + 40;
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn a_file_that_is_not_mapped_becomes_no_longer_than_it_must() {
         let file = Arc::new(tempfile::tempfile().unwrap());
-        let mapping = Mapping::new(Arc::clone(&file));
+        let mapping = MappedOutput::new(Arc::clone(&file));
         mapping.pwrite_at(1000, &[7; 500]).unwrap();
         mapping.pwrite_at(0, &[7; 500]).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 1500);

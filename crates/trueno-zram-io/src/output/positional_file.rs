@@ -1,4 +1,4 @@
-//! A new file that several threads write at the positions they were given.
+//! A file that several threads write at preassigned offsets.
 
 use std::fs::File;
 use std::io;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::files::file_system;
-use crate::output::mapped_output::Mapping;
+use crate::output::mapped_output::MappedOutput;
 use crate::pipeline::in_order::lock;
 
 /// From this many threads on, mappings of a tmpfs are faster than `pwrite` on one thread.
@@ -55,12 +55,12 @@ pub struct PositionalFile {
     file: Arc<File>,
     /// Kept back, if others can make the file shorter.
     last_byte: Option<Arc<LastByte>>,
-    mapping: Option<Mapping>,
-    /// Whether a part could not be mapped. It and the parts after it are written with `pwrite`.
+    mapping: Option<MappedOutput>,
+    /// `true` if a part could not be mapped. It and the parts after it are written with `pwrite`.
     unmappable: AtomicBool,
-    /// Threads that have a turn. Those that wait for a lock of the kernel keep their cores busy.
+    /// Threads that write or populate now. Those that wait for a lock of the kernel keep their cores busy.
     in_turn: Mutex<usize>,
-    /// One fewer has.
+    /// A thread is done.
     changed: Condvar,
 }
 
@@ -69,7 +69,7 @@ pub struct PositionalFile {
 pub(crate) struct Prepared<'a> {
     file: &'a PositionalFile,
     /// The mapping, if the range has its memory there already.
-    populated: Option<&'a Mapping>,
+    populated: Option<&'a MappedOutput>,
 }
 
 impl Prepared<'_> {
@@ -83,7 +83,7 @@ impl PositionalFile {
     /// Prepares a new file, which nobody else writes, for this many threads.
     pub(crate) fn new(file: &Arc<File>, threads: usize) -> Self {
         let is_tmpfs = file_system::kind_of(file) == Some(file_system::TMPFS);
-        let mapping = (is_tmpfs && threads >= MAPPING_THREADS).then(|| Mapping::new(Arc::clone(file)));
+        let mapping = (is_tmpfs && threads >= MAPPING_THREADS).then(|| MappedOutput::new(Arc::clone(file)));
         Self { mapping, ..Self::by_pwrite(file, None) }
     }
 
@@ -99,8 +99,8 @@ impl PositionalFile {
         }
     }
 
-    /// How many threads should write at the same time. With `pwrite` one is as fast as many, which would wait for the
-    /// lock of the file.
+    /// Returns the number of threads that should write at a time. With `pwrite`, one is as fast as many, which would wait for
+    /// the lock of the file.
     pub(crate) fn writers(&self) -> usize {
         if self.mapping.is_some() { MAX_POPULATING } else { 1 }
     }
@@ -135,7 +135,7 @@ impl PositionalFile {
         self.in_turn(|| self.file.write_all_at(bytes, at))
     }
 
-    /// Does `work`. Limits the number of threads that do so at a time.
+    /// Runs `work`. Limits the number of threads that do so at a time.
     fn in_turn(&self, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let too_many = |in_turn: &mut usize| *in_turn >= self.writers();
         *self.changed.wait_while(lock(&self.in_turn), too_many).unwrap_or_else(PoisonError::into_inner) += 1;

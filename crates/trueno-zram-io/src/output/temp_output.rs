@@ -1,7 +1,7 @@
 //! A new file that gets its name once it is complete.
 //!
-//! Where the file system can, the file has no name until then (`O_TMPFILE`), so that not even SIGKILL leaves anything
-//! behind. Elsewhere it is written beside its place, under a name that is removed unless it is complete.
+//! Until then, the file has no name (`O_TMPFILE`) if the file system supports that, so that not even SIGKILL leaves anything
+//! behind. Elsewhere it has a temporary name in the same folder, which is removed unless the file is completed.
 //!
 //! A file that must not replace another is given its name by a call that fails if the name is taken. Some network and
 //! FUSE file systems have neither hard links nor `RENAME_NOREPLACE`. There the name is looked up and then renamed to: a
@@ -25,21 +25,21 @@ use crate::output::written::{check_written, is_unsupported, sync};
 /// Names to try for a temporary file before giving up.
 const ATTEMPTS: u32 = 100;
 
-/// What happens to a file that has the name already.
+/// The treatment of a file that has the name already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Existing {
-    /// It stays, and giving the name fails.
-    Stays,
+pub(crate) enum IfExists {
+    /// Giving the name fails.
+    Fail,
     /// It is replaced.
-    IsReplaced,
+    Replace,
 }
 
-/// Whether a complete file outlives a power failure.
+/// The moment from which a complete file survives a power failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {
-    /// If the system has written it by then.
+    /// Once the system has written it.
     Later,
-    /// Its bytes and its name are on the disk.
+    /// As soon as it has its name: its bytes and its name are on the disk.
     OnDisk,
 }
 
@@ -47,26 +47,26 @@ pub(crate) enum Durability {
 #[derive(Debug)]
 pub(crate) struct TempOutput {
     /// None: the file has no name.
-    part: Option<Part>,
+    part: Option<PartFile>,
     place: PathBuf,
-    existing: Existing,
+    existing: IfExists,
 }
 
-/// A file beside its place. Removed when dropped, or when a signal ends the process.
+/// A file under a temporary name. Removed when dropped, or when a signal ends the process.
 #[derive(Debug)]
-struct Part {
+struct PartFile {
     path: PathBuf,
     removal: Cleanup,
 }
 
 impl TempOutput {
     /// Creates a file for `place`, with permissions `mode` less the umask.
-    pub(crate) fn create(place: PathBuf, mode: u32, existing: Existing) -> io::Result<(File, Self)> {
+    pub(crate) fn create(place: PathBuf, mode: u32, existing: IfExists) -> io::Result<(File, Self)> {
         let folder = folder(&place);
         if let Some(file) = unnamed_file(folder, mode) {
             return Ok((file, Self { part: None, place, existing }));
         }
-        let (file, part) = Part::create(folder, mode)?;
+        let (file, part) = PartFile::create(folder, mode)?;
         Ok((file, Self { part: Some(part), place, existing }))
     }
 
@@ -75,8 +75,8 @@ impl TempOutput {
     /// # Errors
     /// [`Error::Refused`] if the name is taken, and [`Error::Io`].
     pub(crate) fn commit(mut self, file: &File, name: &str, durability: Durability) -> Result<()> {
-        // What is replaced must not be lost to a power failure.
-        let synced = durability == Durability::OnDisk || self.existing == Existing::IsReplaced;
+        // A file that is replaced must not be lost to a power failure.
+        let synced = durability == Durability::OnDisk || self.existing == IfExists::Replace;
         if synced {
             sync(file).map_err(Operation::Sync.failed(name))?;
         }
@@ -95,7 +95,7 @@ impl TempOutput {
             },
         };
         named.map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists if self.existing == Existing::Stays => Error::refused(name, Refusal::Exists),
+            io::ErrorKind::AlreadyExists if self.existing == IfExists::Fail => Error::refused(name, Refusal::Exists),
             _ => Operation::Rename.failed(name)(error),
         })?;
         match durability {
@@ -106,7 +106,7 @@ impl TempOutput {
 
     /// Names a file that has no name. To replace another, it gets a temporary name first, for a moment.
     fn name_unnamed(&self, file: &File) -> io::Result<()> {
-        if self.existing == Existing::Stays {
+        if self.existing == IfExists::Fail {
             return link_descriptor(file, &self.place);
         }
         // Held from the link to the rename: a signal waits.
@@ -117,18 +117,18 @@ impl TempOutput {
 
     fn rename_part(&mut self) -> io::Result<()> {
         let mut pending = interrupt::pending_actions();
-        let Part { path, removal } = self.part.take().expect("the file has a temporary name");
+        let PartFile { path, removal } = self.part.take().expect("the file has a temporary name");
         removal.cancel(&mut pending);
         let renamed = match self.existing {
-            Existing::IsReplaced => fs::rename(&path, &self.place),
-            Existing::Stays => rename_to_new(&path, &self.place),
+            IfExists::Replace => fs::rename(&path, &self.place),
+            IfExists::Fail => rename_to_new(&path, &self.place),
         };
         renamed.inspect_err(|_| remove(&path))
     }
 
     /// Copies a file that cannot be given a name into one that has a temporary name.
     fn copy_to_part(&mut self, mut file: &File) -> io::Result<File> {
-        let (mut copy, part) = Part::create(folder(&self.place), 0o600)?;
+        let (mut copy, part) = PartFile::create(folder(&self.place), 0o600)?;
         self.part = Some(part);
         file.seek(SeekFrom::Start(0))?;
         io::copy(&mut file, &mut copy)?;
@@ -137,7 +137,7 @@ impl TempOutput {
     }
 }
 
-impl Part {
+impl PartFile {
     fn create(folder: &Path, mode: u32) -> io::Result<(File, Self)> {
         use std::os::unix::fs::OpenOptionsExt;
         // No signal between the creation of the file and that of the action that removes it.
@@ -165,7 +165,7 @@ fn at_new_path<T>(folder: &Path, create: impl Fn(&Path) -> io::Result<T>) -> io:
     }
 }
 
-/// A file without a name in `folder`, if the file system has such files and they can be named later.
+/// Creates a file without a name in `folder`, if the file system supports that and it can be named later.
 pub(crate) fn unnamed_file(folder: &Path, mode: u32) -> Option<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = retry_on_intr(|| openat(CWD, folder, flags, Mode::from_raw_mode(mode))).ok()?;
@@ -206,7 +206,7 @@ fn remove(path: &Path) {
     while fs::remove_file(path).is_err_and(|error| error.kind() == io::ErrorKind::Interrupted) {}
 }
 
-/// A name beside the output that nobody else uses.
+/// Returns a temporary path in `folder` that nobody else uses.
 fn part_path(folder: &Path) -> PathBuf {
     static COUNTER: AtomicU32 = AtomicU32::new(0);
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
@@ -214,7 +214,7 @@ fn part_path(folder: &Path) -> PathBuf {
     folder.join(format!(".trueno-zram-{:x}-{count:x}-{now_ns:x}.part", std::process::id()))
 }
 
-/// The folder that a path is in.
+/// Returns the folder of a path.
 pub(crate) fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -224,7 +224,7 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
     sync(&File::open(folder)?)
 }
 
-/// Permissions and times of a file that was copied; what is refused here was refused for the file itself.
+/// Copies permissions and times. Refusals are ignored here: they were reported for the original file.
 fn copy_metadata(from: &File, to: &File) {
     let Ok(metadata) = from.metadata() else { return };
     if let Some(permissions) = OwnerAndMode::of(&metadata) {

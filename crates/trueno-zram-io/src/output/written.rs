@@ -1,4 +1,4 @@
-//! Errors of writes that come late: at `close`, or with the next sync.
+//! Write errors that file systems report late: at `close`, or with the next sync.
 #![allow(
     unsafe_code,
     reason = "a file is closed without a look at the result, unless its descriptor is closed by hand"
@@ -53,7 +53,7 @@ pub(crate) fn sync(file: &File) -> io::Result<()> {
     }
 }
 
-/// Returns whether the answer of a file system means that it has no such call, not that the call failed.
+/// Returns `true` if an error means that a file system lacks a call, not that the call failed.
 pub(crate) fn is_unsupported(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     errno.is_some_and(|errno| {

@@ -18,7 +18,7 @@ use trueno_zram_core::gpu::{Chooser, PageStream};
 use crate::error::Error;
 use crate::pipeline::in_order::lock;
 use crate::pipeline::timeline::{Stage, timed};
-use crate::pipeline::{Next, Pipeline, State, Work};
+use crate::pipeline::{NextStep, Pipeline, PipelineState, Work};
 
 /// Threads that make slots. The driver serialises a part of that work, so more would not be faster.
 const MAKERS: usize = 3;
@@ -29,7 +29,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_micros(3);
 const SLEEPS_AFTER: Duration = Duration::from_millis(2);
 const SLEEP: Duration = Duration::from_micros(50);
 
-/// Time after which a maker looks again whether a slot is wanted.
+/// Pause before a maker checks again if a slot is wanted.
 const MAKER_SLEEP: Duration = Duration::from_micros(500);
 
 /// Work that a GPU can do.
@@ -53,7 +53,7 @@ pub(crate) trait SlotWork: Work {
     /// Completes a unit with the GPU's result.
     fn collect(&self, unit: &mut Self::Unit, done: Self::Done) -> Result<(), Self::Error>;
 
-    /// Returns whether a lane may run units that a GPU could do.
+    /// Returns `true` if a lane may run units that a GPU could do.
     fn can_help(&self, lane: &Self::Lane) -> bool;
 }
 
@@ -276,24 +276,24 @@ where
         )
     }
 
-    fn next(&self, state: &mut State<W>, can_help: bool) -> Next<Task<W>> {
+    fn next(&self, state: &mut PipelineState<W>, can_help: bool) -> NextStep<Task<W>> {
         let mut slots = lock(self.slots);
         if let Some((done, unit)) = slots.take_result() {
             if state.has_ended && slots.under_way == 0 {
                 // It was the last one.
                 self.pipeline.wake_all();
             }
-            return Next::Do(Task::Collect(done, unit));
+            return NextStep::Do(Task::Collect(done, unit));
         }
         if state.may_claim() {
             if let Some(slot) = slots.take(self.max_slots(can_help)) {
-                return Next::Do(Task::Fill(slot, state.take_unit().flatten()));
+                return NextStep::Do(Task::Fill(slot, state.take_unit().flatten()));
             }
             if can_help && state.waiting >= self.chooser.reserved_lanes(self.lanes) {
-                return Next::Do(Task::Help(state.take_unit().flatten()));
+                return NextStep::Do(Task::Help(state.take_unit().flatten()));
             }
         }
-        if state.has_ended && slots.under_way == 0 { Next::End } else { Next::Wait }
+        if state.has_ended && slots.under_way == 0 { NextStep::End } else { NextStep::Wait }
     }
 
     /// Claims a unit and fills a slot with it.

@@ -1,15 +1,15 @@
-//! Work that must follow the order of the input, done by whichever thread arrives when it is due.
+//! A stage that follows the order of the input, run by the thread that completes the next item.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Runs a stage on items in the order of their numbers. A thread that brings an early item leaves it and goes on; the
-/// thread that brings the one before takes both. So no thread waits for another.
+/// Runs a stage on items in the order of their numbers. A thread that submits an early item leaves it behind; the thread
+/// that submits the item before it handles both. So no thread waits for another.
 pub(crate) struct InOrder<I, T> {
-    queue: Mutex<Queue<I, T>>,
+    queue: Mutex<EarlyItems<I, T>>,
 }
 
-struct Queue<I, T> {
+struct EarlyItems<I, T> {
     /// Items that wait for those before them.
     early: BTreeMap<u64, I>,
     next_number: u64,
@@ -19,7 +19,7 @@ struct Queue<I, T> {
 
 impl<I, T> InOrder<I, T> {
     pub(crate) fn new(stage: T) -> Self {
-        Self { queue: Mutex::new(Queue { early: BTreeMap::new(), next_number: 0, stage: Some(stage) }) }
+        Self { queue: Mutex::new(EarlyItems { early: BTreeMap::new(), next_number: 0, stage: Some(stage) }) }
     }
 
     /// Adds item `number`. Unless another thread runs the stage, this one does, for all items that are due.
@@ -40,7 +40,7 @@ impl<I, T> InOrder<I, T> {
             work(&mut stage, item)?;
             queue = lock(&self.queue);
         }
-        // Put back under the lock that showed nothing due: the thread that brings the next item finds it.
+        // Put back under the lock that showed nothing due: the thread that submits the next item finds it.
         queue.stage = Some(stage);
         Ok(())
     }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_are_worked_on_in_order_whoever_brings_them_when() {
+    fn items_are_handled_in_order_by_any_thread() {
         let stage = InOrder::new(Vec::new());
         let take = |seen: &mut Vec<u64>, item| {
             seen.push(item);

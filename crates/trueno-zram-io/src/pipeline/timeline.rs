@@ -1,4 +1,4 @@
-//! Where the time of a pipeline goes: per stage, how long threads were busy with it or waited for it.
+//! The time that threads of a pipeline spend per stage, working or waiting.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::workers::Observer;
 
-/// What a thread of a pipeline does.
+/// An activity of a pipeline's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Stage {
     /// Makes the page-locked memory of a GPU, beside the other stages.
     GpuMemory,
@@ -94,7 +95,7 @@ impl fmt::Display for Timeline {
     }
 }
 
-/// Does `work`, and reports its time.
+/// Runs `work`, and reports its time.
 pub(crate) fn timed<T>(observer: &dyn Observer, stage: Stage, work: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let done = work();

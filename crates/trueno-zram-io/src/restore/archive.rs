@@ -26,21 +26,21 @@ const CACHED_PAGES: usize = 64;
 const MAX_ORDERED: usize = 6;
 
 /// The result of restoring by groups.
-pub(super) enum Restored {
+pub(super) enum GroupsOutcome {
     /// All content is where it belongs.
     All(Box<ReadSummary>),
     /// The archive has to be read as a stream. The sink has taken this many bytes in order.
     FallBackToStream { taken: u64 },
 }
 
-/// Why lanes stop before the end.
-pub(super) enum Stop {
+/// The reason why lanes stop before the end.
+pub(super) enum GroupFailure {
     /// A group is not what the index says.
     IndexMismatch,
     Failed(Error),
 }
 
-impl From<Error> for Stop {
+impl From<Error> for GroupFailure {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
@@ -52,7 +52,7 @@ pub(super) fn restore_groups<K: Sink>(
     sink: &mut K,
     decoders: &mut Decoders<'_>,
     workers: Workers<'_>,
-) -> Result<Restored, Error> {
+) -> Result<GroupsOutcome, Error> {
     let content = PlacedContent::new(sink.write_mode(workers.threads())?, sink.name(), workers.observer);
     let restored = match decoders {
         Decoders::Cpu => restore_on_cpu(archive, &mut *sink, &content, workers),
@@ -65,16 +65,16 @@ pub(super) fn restore_groups<K: Sink>(
             if !content.is_in_order() {
                 sink.set_written(summary.content_len);
             }
-            Ok(Restored::All(Box::new(summary)))
+            Ok(GroupsOutcome::All(Box::new(summary)))
         }
-        Err(Stop::IndexMismatch) => {
+        Err(GroupFailure::IndexMismatch) => {
             let taken = if content.is_in_order() { content.done() } else { 0 };
-            // What was written at its place is written again.
+            // The stream writes all content again.
             drop(content);
             sink.restart()?;
-            Ok(Restored::FallBackToStream { taken })
+            Ok(GroupsOutcome::FallBackToStream { taken })
         }
-        Err(Stop::Failed(error)) => Err(error),
+        Err(GroupFailure::Failed(error)) => Err(error),
     }
 }
 
@@ -83,21 +83,23 @@ fn restore_on_cpu<K: Sink>(
     sink: &mut K,
     content: &PlacedContent<'_>,
     workers: Workers<'_>,
-) -> Result<ReadSummary, Stop> {
+) -> Result<ReadSummary, GroupFailure> {
     let work = Restore::new(archive, content, NoSlots, workers.observer);
     let groups = usize::try_from(work.info.group_count).unwrap_or(usize::MAX);
     let lanes = workers.threads().min(groups);
     let max_units = if work.is_ordered() { MAX_ORDERED.min(2 * lanes) } else { lanes };
     let pipeline = work.into_pipeline(sink, max_units);
-    pipeline.run_on(workers.pool, (0..lanes).map(|_| Lane::new()));
+    pipeline.run_on(workers.pool, (0..lanes).map(|_| GroupLane::new()));
     finish(pipeline)
 }
 
 /// Compares the totals of all groups with the index, once all lanes have ended.
-pub(super) fn finish<K: Sink, H: HeldSlots>(pipeline: Pipeline<'_, Restore<'_, K, H>>) -> Result<ReadSummary, Stop> {
+pub(super) fn finish<K: Sink, H: HeldSlots>(
+    pipeline: Pipeline<'_, Restore<'_, K, H>>,
+) -> Result<ReadSummary, GroupFailure> {
     let done = pipeline.finish()?;
     let totals = *lock(&done.work.totals);
-    done.work.archive.finish(totals, done.hash.as_ref()).map_err(|_| Stop::IndexMismatch)
+    done.work.archive.finish(totals, done.hash.as_ref()).map_err(|_| GroupFailure::IndexMismatch)
 }
 
 /// Groups of an archive into content.
@@ -113,7 +115,7 @@ pub(super) struct Restore<'a, K, H> {
 }
 
 /// A group and its pages.
-pub(super) struct Unit<Done> {
+pub(super) struct GroupUnit<Done> {
     number: u64,
     pub(super) group: GroupBuffer,
     is_read: bool,
@@ -124,12 +126,12 @@ pub(super) struct Unit<Done> {
 }
 
 /// The codec of a lane, and pages that are in its core's cache.
-pub(super) struct Lane {
+pub(super) struct GroupLane {
     codec: PageCodec,
     cached: Vec<Page>,
 }
 
-impl Lane {
+impl GroupLane {
     pub(super) fn new() -> Self {
         Self { codec: PageCodec::default(), cached: vec![[0; PAGE_SIZE]; CACHED_PAGES] }
     }
@@ -147,28 +149,28 @@ impl<'a, K: Sink, H: HeldSlots> Restore<'a, K, H> {
     }
 
     /// Returns the content of a unit.
-    pub(super) fn spans<'u>(&self, unit: &'u Unit<H::Done>) -> impl Iterator<Item = ContentSpan<'u>> {
+    pub(super) fn spans<'u>(&self, unit: &'u GroupUnit<H::Done>) -> impl Iterator<Item = ContentSpan<'u>> {
         unit.group.spans(unit.slot.as_ref().map_or(&unit.pages, H::pages))
     }
 
-    pub(super) fn claim_group(&self, next: &mut u64, unit: &mut Unit<H::Done>) -> bool {
+    pub(super) fn claim_group(&self, next: &mut u64, unit: &mut GroupUnit<H::Done>) -> bool {
         (unit.number, unit.is_read) = (*next, false);
         *next += 1;
         unit.number < self.info.group_count
     }
 
     /// Reads a group and compares it with the index.
-    pub(super) fn read(&self, unit: &mut Unit<H::Done>) -> Result<(), Stop> {
+    pub(super) fn read(&self, unit: &mut GroupUnit<H::Done>) -> Result<(), GroupFailure> {
         if !unit.is_read {
             let read = timed(self.observer, Stage::Read, || self.archive.read_group(unit.number, &mut unit.group));
-            *lock(&self.totals) += read.map_err(|_| Stop::IndexMismatch)?;
+            *lock(&self.totals) += read.map_err(|_| GroupFailure::IndexMismatch)?;
             unit.is_read = true;
         }
         Ok(())
     }
 
     /// Restores the pages of a group a few at a time, and writes them at their place.
-    fn restore_in_place(&self, lane: &mut Lane, group: &GroupBuffer) -> Result<(), Stop> {
+    fn restore_in_place(&self, lane: &mut GroupLane, group: &GroupBuffer) -> Result<(), GroupFailure> {
         let (mut at, mut pages) = (group.content_start(), group.pages());
         for run in group.runs() {
             match run {
@@ -194,11 +196,11 @@ impl<'a, K: Sink, H: HeldSlots> Restore<'a, K, H> {
         codec: &mut PageCodec,
         mut pages: impl Iterator<Item = PageData<'p>>,
         into: &mut [Page],
-    ) -> Result<(), Stop> {
+    ) -> Result<(), GroupFailure> {
         let decoded = timed(self.observer, Stage::Decode, || {
             into.iter_mut().zip(&mut pages).try_for_each(|(into, page)| codec.decompress(page, into))
         });
-        decoded.map_err(|_| Stop::IndexMismatch)
+        decoded.map_err(|_| GroupFailure::IndexMismatch)
     }
 }
 
@@ -214,25 +216,30 @@ fn run_len(run: GroupRun<'_>) -> u64 {
 impl<'a, K: Sink, H: HeldSlots> Work for Restore<'a, K, H> {
     /// The number of the next group.
     type Source = u64;
-    type Unit = Unit<H::Done>;
-    type Lane = Lane;
+    type Unit = GroupUnit<H::Done>;
+    type Lane = GroupLane;
     type Ordered = &'a mut K;
-    type Error = Stop;
+    type Error = GroupFailure;
 
-    fn unit(&self) -> Unit<H::Done> {
-        Unit { number: 0, group: GroupBuffer::new(), is_read: false, pages: Vec::new(), slot: None }
+    fn unit(&self) -> GroupUnit<H::Done> {
+        GroupUnit { number: 0, group: GroupBuffer::new(), is_read: false, pages: Vec::new(), slot: None }
     }
 
-    fn claim(&self, next: &mut u64, _lane: &mut Lane, unit: &mut Unit<H::Done>) -> Result<bool, Stop> {
+    fn claim(
+        &self,
+        next: &mut u64,
+        _lane: &mut GroupLane,
+        unit: &mut GroupUnit<H::Done>,
+    ) -> Result<bool, GroupFailure> {
         Ok(self.claim_group(next, unit))
     }
 
-    fn run(&self, lane: &mut Lane, unit: &mut Unit<H::Done>) -> Result<(), Stop> {
+    fn run(&self, lane: &mut GroupLane, unit: &mut GroupUnit<H::Done>) -> Result<(), GroupFailure> {
         self.read(unit)?;
         if !self.is_ordered() {
             return self.restore_in_place(lane, &unit.group);
         }
-        let Unit { group, pages, .. } = &mut *unit;
+        let GroupUnit { group, pages, .. } = &mut *unit;
         if pages.len() < group.data_pages() {
             pages.resize(group.data_pages(), [0; PAGE_SIZE]);
         }
@@ -240,7 +247,7 @@ impl<'a, K: Sink, H: HeldSlots> Work for Restore<'a, K, H> {
         Ok(self.content.write(unit.group.content_start(), self.spans(unit))?)
     }
 
-    fn content_len(&self, unit: &Unit<H::Done>) -> u64 {
+    fn content_len(&self, unit: &GroupUnit<H::Done>) -> u64 {
         unit.group.content_len()
     }
 
@@ -248,14 +255,14 @@ impl<'a, K: Sink, H: HeldSlots> Work for Restore<'a, K, H> {
         self.content.is_in_order() || self.info.content_checksum
     }
 
-    fn hash(&self, unit: &Unit<H::Done>, hash: &mut ContentHash) {
+    fn hash(&self, unit: &GroupUnit<H::Done>, hash: &mut ContentHash) {
         self.spans(unit).for_each(|span| match span {
             ContentSpan::Data(bytes) => hash.update(bytes),
             ContentSpan::Zeros(len_bytes) => hash.update_zeros(len_bytes),
         });
     }
 
-    fn in_order(&self, sink: &mut &'a mut K, unit: &mut Unit<H::Done>) -> Result<bool, Stop> {
+    fn in_order(&self, sink: &mut &'a mut K, unit: &mut GroupUnit<H::Done>) -> Result<bool, GroupFailure> {
         if self.content.is_in_order() {
             timed(self.observer, Stage::Write, || self.spans(unit).try_for_each(|span| sink.take(span)))?;
             self.content.count(unit.group.content_len());
@@ -263,7 +270,7 @@ impl<'a, K: Sink, H: HeldSlots> Work for Restore<'a, K, H> {
         Ok(false)
     }
 
-    fn release(&self, unit: &mut Unit<H::Done>) {
+    fn release(&self, unit: &mut GroupUnit<H::Done>) {
         if let Some(done) = unit.slot.take() {
             self.slots.release(done);
         }

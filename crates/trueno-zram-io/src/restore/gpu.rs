@@ -7,7 +7,7 @@ use trueno_zram_core::Page;
 use trueno_zram_core::gpu::{BatchDevice, GpuBatchCompressor, PackedSlot, PageStream, RestoredSlot};
 
 use super::Sink;
-use super::archive::{Lane, Restore, Stop, Unit, finish};
+use super::archive::{GroupFailure, GroupLane, GroupUnit, Restore, finish};
 use super::placed::PlacedContent;
 use crate::compress::Gpu;
 use crate::error::Error;
@@ -24,7 +24,7 @@ pub(super) fn restore_groups<K: Sink>(
     content: &PlacedContent<'_>,
     (gpu, helps): (&mut Gpu<'_>, bool),
     workers: Workers<'_>,
-) -> Result<ReadSummary, Stop> {
+) -> Result<ReadSummary, GroupFailure> {
     match gpu {
         Gpu::Cuda(gpu) => restore_on(archive, sink, content, (gpu, helps), workers),
         Gpu::Interpreter(gpu) => restore_on(archive, sink, content, (gpu, helps), workers),
@@ -37,19 +37,19 @@ fn restore_on<K: Sink, D: BatchDevice>(
     content: &PlacedContent<'_>,
     (gpu, helps): (&mut GpuBatchCompressor<D>, bool),
     workers: Workers<'_>,
-) -> Result<ReadSummary, Stop> {
+) -> Result<ReadSummary, GroupFailure> {
     let stream = gpu.decompress_stream().map_err(Error::Codec)?;
     let slots = Mutex::new(Slots::new(stream.max_slots()));
     let work = Restore::new(archive, content, GpuSlots { slots: &slots, helps }, workers.observer);
     let pipeline = work.into_pipeline(sink, usize::MAX);
-    let lanes = (0..workers.threads()).map(|_| Lane::new()).collect();
+    let lanes = (0..workers.threads()).map(|_| GroupLane::new()).collect();
     GpuLane::run(&pipeline, &stream, &slots, lanes)?;
     finish(pipeline)
 }
 
 /// The slots of a GPU that restores.
 struct GpuSlots<'a, D: BatchDevice> {
-    slots: &'a SharedSlots<PackedSlot<D>, RestoredSlot<D>, Unit<RestoredSlot<D>>>,
+    slots: &'a SharedSlots<PackedSlot<D>, RestoredSlot<D>, GroupUnit<RestoredSlot<D>>>,
     /// Lanes restore groups that the GPU could.
     helps: bool,
 }
@@ -74,13 +74,13 @@ impl<K: Sink, D: BatchDevice> SlotWork for Restore<'_, K, GpuSlots<'_, D>> {
         &self,
         next: &mut u64,
         _slot: &mut PackedSlot<D>,
-        unit: &mut Unit<RestoredSlot<D>>,
-    ) -> Result<bool, Stop> {
+        unit: &mut GroupUnit<RestoredSlot<D>>,
+    ) -> Result<bool, GroupFailure> {
         Ok(self.claim_group(next, unit))
     }
 
     /// Reads a group and copies its pages into a slot.
-    fn fill(&self, unit: &mut Unit<RestoredSlot<D>>, slot: &mut PackedSlot<D>) -> Result<bool, Stop> {
+    fn fill(&self, unit: &mut GroupUnit<RestoredSlot<D>>, slot: &mut PackedSlot<D>) -> Result<bool, GroupFailure> {
         self.read(unit)?;
         if !(1..=slot.capacity()).contains(&unit.group.data_pages()) {
             return Ok(false);
@@ -90,15 +90,15 @@ impl<K: Sink, D: BatchDevice> SlotWork for Restore<'_, K, GpuSlots<'_, D>> {
         Ok(true)
     }
 
-    fn collect(&self, unit: &mut Unit<RestoredSlot<D>>, done: RestoredSlot<D>) -> Result<(), Stop> {
+    fn collect(&self, unit: &mut GroupUnit<RestoredSlot<D>>, done: RestoredSlot<D>) -> Result<(), GroupFailure> {
         if done.check().is_err() {
-            return Err(Stop::IndexMismatch);
+            return Err(GroupFailure::IndexMismatch);
         }
         unit.slot = Some(done);
         Ok(self.content.write(unit.group.content_start(), self.spans(unit))?)
     }
 
-    fn can_help(&self, _lane: &Lane) -> bool {
+    fn can_help(&self, _lane: &GroupLane) -> bool {
         self.slots.helps
     }
 }

@@ -3,7 +3,7 @@
 use trueno_zram_archive::{Archive, ReadSummary};
 
 use super::Sink;
-use super::archive::Stop;
+use super::archive::GroupFailure;
 use super::placed::PlacedContent;
 use crate::compress::Gpu;
 use crate::workers::Workers;
@@ -14,6 +14,6 @@ pub(super) fn restore_groups<K: Sink>(
     _content: &PlacedContent<'_>,
     (gpu, _helps): (&mut Gpu<'_>, bool),
     _workers: Workers<'_>,
-) -> Result<ReadSummary, Stop> {
+) -> Result<ReadSummary, GroupFailure> {
     gpu.never()
 }

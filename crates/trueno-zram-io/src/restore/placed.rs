@@ -1,4 +1,4 @@
-//! Content that is written at its place by many lanes, or only counted.
+//! Content that many lanes write at its offset, or only count.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::output::{data_runs, zeros};
 use crate::pipeline::timeline::{Stage, timed};
 use crate::workers::Observer;
 
-/// The destination of content, and how much of it is there.
+/// The destination of content, and the bytes that were written.
 pub(super) struct PlacedContent<'a> {
     pub(super) mode: WriteMode,
     name: String,
@@ -25,7 +25,7 @@ impl<'a> PlacedContent<'a> {
         Self { mode, name: name.to_owned(), done: AtomicU64::new(0), observer }
     }
 
-    /// Returns whether the content is written in order, not at its place.
+    /// Returns `true` if the content is written in order, not at its offset.
     pub(super) fn is_in_order(&self) -> bool {
         matches!(self.mode, WriteMode::InOrder)
     }

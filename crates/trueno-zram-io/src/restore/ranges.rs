@@ -26,22 +26,22 @@ pub(super) const MAX_UNITS: usize = 16;
 struct RestoreRanges<'a, K> {
     archive: &'a dyn Pages,
     name: &'a str,
-    parts: Parts,
+    parts: ContentParts,
     content: PlacedContent<'a>,
     observer: &'a dyn Observer,
     sink: PhantomData<fn(&'a mut K)>,
 }
 
 /// A part of the content in memory, among the rest of its pages.
-struct Unit {
-    part: Part,
+struct RangeUnit {
+    part: ContentPart,
     room: AlignedPages,
     within: Range<usize>,
     /// All of it is zeros, which are not in memory.
     is_hole: bool,
 }
 
-impl Unit {
+impl RangeUnit {
     fn span(&self) -> ContentSpan<'_> {
         match self.is_hole {
             true => ContentSpan::Zeros(self.within.len() as u64),
@@ -51,7 +51,7 @@ impl Unit {
 }
 
 /// Ranges of the content, one behind the other in the output, cut into parts that a lane takes at a time.
-struct Parts {
+struct ContentParts {
     ranges: Vec<PartedRange>,
     parts: u64,
     len_bytes: u64,
@@ -61,18 +61,18 @@ struct PartedRange {
     bytes: Range<u64>,
     /// The number of its first part.
     first_part: u64,
-    /// Where it starts in the output.
+    /// The offset of its start in the output.
     output_start: u64,
 }
 
-/// What a lane takes at a time: bytes of the content that lie in pages side by side, and their place in the output.
+/// The work of a lane at a time: a range of the content, and its offset in the output.
 #[derive(Debug, PartialEq, Eq)]
-struct Part {
+struct ContentPart {
     bytes: Range<u64>,
     output_start: u64,
 }
 
-impl Parts {
+impl ContentParts {
     fn new(ranges: impl IntoIterator<Item = Range<u64>>) -> Self {
         let mut parts = Self { ranges: Vec::new(), parts: 0, len_bytes: 0 };
         for bytes in ranges.into_iter().filter(|bytes| !bytes.is_empty()) {
@@ -85,8 +85,8 @@ impl Parts {
         parts
     }
 
-    /// The part of this number; `None` behind the last.
-    fn get(&self, number: u64) -> Option<Part> {
+    /// Returns the part of this number; `None` behind the last.
+    fn get(&self, number: u64) -> Option<ContentPart> {
         if number >= self.parts {
             return None;
         }
@@ -95,7 +95,7 @@ impl Parts {
         let lane = range.start / LANE_BYTES + (number - first_part);
         let start = range.start.max(lane * LANE_BYTES);
         let end = range.end.min((lane + 1) * LANE_BYTES);
-        Some(Part { bytes: start..end, output_start: output_start + (start - range.start) })
+        Some(ContentPart { bytes: start..end, output_start: output_start + (start - range.start) })
     }
 }
 
@@ -139,7 +139,7 @@ pub fn restore_ranges<K: Sink>(
     sink: &mut K,
     workers: Workers<'_>,
 ) -> Result<u64> {
-    let (parts, observer) = (Parts::new(ranges), workers.observer);
+    let (parts, observer) = (ContentParts::new(ranges), workers.observer);
     let len_bytes = parts.len_bytes;
     observer.total(Some(len_bytes));
     let lanes = workers.threads().min(archive.max_readers()).max(1);
@@ -161,25 +161,25 @@ pub fn restore_ranges<K: Sink>(
 impl<'a, K: Sink> Work for RestoreRanges<'a, K> {
     /// The number of the next part.
     type Source = u64;
-    type Unit = Unit;
+    type Unit = RangeUnit;
     type Lane = ();
     type Ordered = &'a mut K;
     type Error = Error;
 
-    fn unit(&self) -> Unit {
-        let part = Part { bytes: 0..0, output_start: 0 };
-        Unit { part, room: AlignedPages::new(LANE_PAGES), within: 0..0, is_hole: false }
+    fn unit(&self) -> RangeUnit {
+        let part = ContentPart { bytes: 0..0, output_start: 0 };
+        RangeUnit { part, room: AlignedPages::new(LANE_PAGES), within: 0..0, is_hole: false }
     }
 
-    fn claim(&self, next: &mut u64, _lane: &mut (), unit: &mut Unit) -> Result<bool> {
+    fn claim(&self, next: &mut u64, _lane: &mut (), unit: &mut RangeUnit) -> Result<bool> {
         let Some(part) = self.parts.get(*next) else { return Ok(false) };
         *next += 1;
         unit.part = part;
         Ok(true)
     }
 
-    fn run(&self, _lane: &mut (), unit: &mut Unit) -> Result<()> {
-        let Unit { part, room, within, is_hole } = &mut *unit;
+    fn run(&self, _lane: &mut (), unit: &mut RangeUnit) -> Result<()> {
+        let RangeUnit { part, room, within, is_hole } = &mut *unit;
         let first = part.bytes.start / PAGE_BYTES;
         let position = |at: u64| usize::try_from(at - first * PAGE_BYTES).expect("a part is small");
         *within = position(part.bytes.start)..position(part.bytes.end);
@@ -189,7 +189,7 @@ impl<'a, K: Sink> Work for RestoreRanges<'a, K> {
         self.content.write(unit.part.output_start, std::iter::once(unit.span()))
     }
 
-    fn content_len(&self, unit: &Unit) -> u64 {
+    fn content_len(&self, unit: &RangeUnit) -> u64 {
         unit.within.len() as u64
     }
 
@@ -197,7 +197,7 @@ impl<'a, K: Sink> Work for RestoreRanges<'a, K> {
         self.content.is_in_order()
     }
 
-    fn in_order(&self, sink: &mut &'a mut K, unit: &mut Unit) -> Result<bool> {
+    fn in_order(&self, sink: &mut &'a mut K, unit: &mut RangeUnit) -> Result<bool> {
         let span = match unit.span() {
             ContentSpan::Data(bytes) if bytes.chunks(PAGE_SIZE).all(is_zero) => ContentSpan::Zeros(bytes.len() as u64),
             span => span,
@@ -218,7 +218,7 @@ impl<K> RestoreRanges<'_, K> {
         self.archive.read(first, room).map(|()| false)
     }
 
-    /// Returns whether the map of a delta says that pages are zero: a few of its bytes stand for thousands of them.
+    /// Returns `true` if the map of a delta states that pages are zero: a few of its bytes stand for thousands of them.
     fn is_hole(&self, pages: Range<u64>) -> trueno_zram_archive::Result<bool> {
         let mut page = pages.start;
         while page < pages.end {
@@ -238,8 +238,8 @@ mod tests {
     #[test]
     fn parts_are_the_ranges_in_order_without_gaps() {
         let ranges = [5..5, 100..LANE_BYTES + 1, LANE_BYTES..3 * LANE_BYTES, 7..9, 0..0, 7..LANE_BYTES];
-        let parts = Parts::new(ranges.clone());
-        let all: Vec<Part> = (0..).map_while(|number| parts.get(number)).collect();
+        let parts = ContentParts::new(ranges.clone());
+        let all: Vec<ContentPart> = (0..).map_while(|number| parts.get(number)).collect();
         assert_eq!(all.len(), 2 + 2 + 1 + 1);
         let mut output_end = 0;
         for part in &all {
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn no_ranges_are_no_parts() {
-        assert_eq!(Parts::new([]).get(0), None);
-        assert_eq!(Parts::new([3..3, 5..5]).get(0), None);
+        assert_eq!(ContentParts::new([]).get(0), None);
+        assert_eq!(ContentParts::new([3..3, 5..5]).get(0), None);
     }
 }

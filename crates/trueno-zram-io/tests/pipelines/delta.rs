@@ -50,7 +50,7 @@ fn change(pages: &mut [Page], random: &mut Generator) {
     }
 }
 
-/// Where the pages of a delta should come from, found without any hash.
+/// The expected origins of a delta's pages, found without any hash.
 fn expected(pages: &[Page], base: &[Page]) -> Vec<PageOrigin> {
     let mut stored: Vec<Page> = Vec::new();
     let place = |pages: &[Page], page: &Page| pages.iter().position(|other| other == page).map(|place| place as u64);

@@ -127,7 +127,7 @@ fn every_way_restores_the_same_content() {
     }
 }
 
-/// What lanes cannot restore goes through the stream, which is right but slow.
+/// Groups that lanes cannot restore go through the stream, which is right but slow.
 #[test]
 fn lanes_restore_all_of_an_intact_archive_of_either_format() {
     let folder = tempfile::tempdir().unwrap();

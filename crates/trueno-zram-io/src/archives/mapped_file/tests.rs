@@ -86,7 +86,7 @@ fn a_file_that_is_cut_ends_there_and_is_read_before() {
         assert_eq!(read_page(0, 0, len).unwrap(), content[..len]);
     }
 
-    // What the file has now, and not the empty page.
+    // The present content of the file, and not the empty page.
     file.set_len(content.len() as u64).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &content[11 * page..], (11 * page) as u64).unwrap();
     assert_eq!(read_page(11, 0, page).unwrap(), content[11 * page..12 * page]);

@@ -184,3 +184,21 @@ pub fn os_text(error: &io::Error) -> String {
     }
     message
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_start_with_the_name_and_a_failed_write_is_that_of_the_output() {
+        let full = || io::Error::from_raw_os_error(28);
+        let read = Error::archive("archive", trueno_zram_archive::Error::Read { at: 7, source: full() });
+        assert!(matches!(read, Error::Archive { .. }));
+        assert_eq!(read.to_string(), "archive: cannot read at byte 7: No space left on device");
+        let write = Error::archive("archive", trueno_zram_archive::Error::Write(full()));
+        assert!(matches!(&write, Error::Io { operation: Operation::Write, .. }));
+        assert_eq!(write.to_string(), "archive: No space left on device");
+        let irregular = Error::archive("archive", trueno_zram_archive::Error::NotRegular).to_string();
+        assert!(irregular.len() > "archive: ".len(), "{irregular}");
+    }
+}

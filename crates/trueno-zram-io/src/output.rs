@@ -422,25 +422,4 @@ pub(crate) fn zeros(len_bytes: u64) -> impl Iterator<Item = &'static [u8]> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn runs_of_data_leave_out_pages_of_zeros() {
-        let mut bytes = vec![0; 5 * PAGE_SIZE + 10];
-        assert_eq!(data_runs(&bytes).count(), 0);
-        assert_eq!(data_runs(&[]).count(), 0);
-        for at in [PAGE_SIZE, 2 * PAGE_SIZE + 7, 5 * PAGE_SIZE + 9] {
-            bytes[at] = 1;
-        }
-        let runs: Vec<_> = data_runs(&bytes).map(|(at, data)| at..at + data.len()).collect();
-        assert_eq!(runs, [PAGE_SIZE..3 * PAGE_SIZE, 5 * PAGE_SIZE..bytes.len()]);
-    }
-
-    #[test]
-    fn zeros_are_as_long_as_asked_for() {
-        for len_bytes in [0, 1, 1 << 20, (5 << 20) + 3] {
-            assert_eq!(zeros(len_bytes).map(|piece| piece.len() as u64).sum::<u64>(), len_bytes);
-        }
-    }
-}
+mod tests;

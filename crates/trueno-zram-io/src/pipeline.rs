@@ -30,7 +30,7 @@ pub(crate) trait Work: Sync {
     type Lane: Send;
     /// The stage that follows the order of the claims. One lane at a time has it.
     type Ordered: Send;
-    /// Whatever ends the pipeline.
+    /// Errors that end the pipeline.
     type Error: From<Error> + Send;
 
     /// Makes memory for a unit.
@@ -80,7 +80,7 @@ pub(crate) trait Work: Sync {
     fn release(&self, _unit: &mut Self::Unit) {}
 }
 
-/// Work in progress: who may claim, the memory of units, their order, and the first error.
+/// Work in progress: claims, the memory of units, their order, and the first error.
 ///
 /// A lane that is early leaves its unit for the lane that has the one before, so that no lane waits for another. The number of
 /// units bounds the work in flight.
@@ -90,7 +90,7 @@ pub(crate) struct Pipeline<'a, W: Work> {
     /// None: the content is not hashed.
     hash: Option<InOrder<(u64, W::Unit), ContentHash>>,
     ordered: InOrder<W::Unit, W::Ordered>,
-    state: Mutex<State<W>>,
+    state: Mutex<PipelineState<W>>,
     /// The state changed.
     changed: Condvar,
     pub(crate) observer: &'a dyn Observer,
@@ -102,8 +102,8 @@ struct Claims<S> {
     has_ended: bool,
 }
 
-/// The state that lanes look at before they do anything.
-pub(crate) struct State<W: Work> {
+/// The state that lanes check before each step.
+pub(crate) struct PipelineState<W: Work> {
     units: BufferPool<W::Unit>,
     to_place: VecDeque<W::Unit>,
     /// Bytes of these units.
@@ -127,8 +127,8 @@ struct BufferPool<B> {
     unmade: usize,
 }
 
-impl<W: Work> State<W> {
-    /// Returns whether more may be claimed: the units that wait to be placed are bounded.
+impl<W: Work> PipelineState<W> {
+    /// Returns `true` if more may be claimed: the bytes of units that wait to be placed are bounded.
     pub(crate) fn may_claim(&self) -> bool {
         !self.has_ended && self.waiting_bytes < MAX_WAITING_BYTES
     }
@@ -145,7 +145,7 @@ impl<W: Work> State<W> {
 }
 
 /// The next step of a lane.
-pub(crate) enum Next<T> {
+pub(crate) enum NextStep<T> {
     Do(T),
     Wait,
     End,
@@ -178,7 +178,7 @@ impl<'a, W: Work> Pipeline<'a, W> {
         max_units: usize,
         observer: &'a dyn Observer,
     ) -> Self {
-        let state = State {
+        let state = PipelineState {
             units: BufferPool { free: Vec::new(), unmade: max_units },
             to_place: VecDeque::new(),
             waiting_bytes: 0,
@@ -214,11 +214,11 @@ impl<'a, W: Work> Pipeline<'a, W> {
     }
 
     fn run_lane(&self, lane: &mut W::Lane) -> Result<(), W::Error> {
-        let next = |state: &mut State<W>| match state.has_ended {
+        let next = |state: &mut PipelineState<W>| match state.has_ended {
             // Each completion checks again, so no unit is left behind.
-            true => Next::End,
-            false if state.may_claim() => state.take_unit().map_or(Next::Wait, Next::Do),
-            false => Next::Wait,
+            true => NextStep::End,
+            false if state.may_claim() => state.take_unit().map_or(NextStep::Wait, NextStep::Do),
+            false => NextStep::Wait,
         };
         self.do_tasks(next, |unit| self.run_unit(lane, unit).map(drop))
     }
@@ -237,7 +237,7 @@ impl<'a, W: Work> Pipeline<'a, W> {
     /// Does what is due, again and again: units are placed first, then comes what `next` finds.
     pub(crate) fn do_tasks<T>(
         &self,
-        next: impl Fn(&mut State<W>) -> Next<T>,
+        next: impl Fn(&mut PipelineState<W>) -> NextStep<T>,
         mut task: impl FnMut(T) -> Result<(), W::Error>,
     ) -> Result<(), W::Error> {
         let mut state = lock(&self.state);
@@ -252,18 +252,18 @@ impl<'a, W: Work> Pipeline<'a, W> {
                 continue;
             }
             match next(&mut state) {
-                Next::Do(found) => {
+                NextStep::Do(found) => {
                     drop(state);
                     task(found)?;
                     state = lock(&self.state);
                 }
-                Next::Wait => {
+                NextStep::Wait => {
                     state.waiting += 1;
                     state = timed(self.observer, Stage::Wait, || self.changed.wait(state))
                         .unwrap_or_else(PoisonError::into_inner);
                     state.waiting -= 1;
                 }
-                Next::End => {
+                NextStep::End => {
                     // Others may wait for what made this one stop.
                     self.changed.notify_all();
                     return Ok(());
@@ -273,7 +273,7 @@ impl<'a, W: Work> Pipeline<'a, W> {
     }
 
     /// Takes a unit to place, unless enough lanes do so already.
-    fn take_placed(&self, state: &mut State<W>) -> Option<W::Unit> {
+    fn take_placed(&self, state: &mut PipelineState<W>) -> Option<W::Unit> {
         if state.placing >= self.work.max_placing() {
             return None;
         }
@@ -313,7 +313,7 @@ impl<'a, W: Work> Pipeline<'a, W> {
         Ok(bytes)
     }
 
-    /// Has `claim` claim what comes next, and numbers it. None at the end, of which the other lanes are told.
+    /// Claims the next unit with `claim`, and numbers it. None at the end, which the other lanes notice as well.
     pub(crate) fn claim(
         &self,
         claim: impl FnOnce(&mut W::Source) -> Result<bool, W::Error>,

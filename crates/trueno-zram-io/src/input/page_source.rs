@@ -328,6 +328,44 @@ mod tests {
     }
 
     #[test]
+    fn long_holes_are_skipped_and_short_ones_are_read() {
+        use std::os::unix::fs::FileExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image");
+        let file = File::create(&path).unwrap();
+        // Data, a short hole, data, a hole of exactly the limit, data, and a hole to the end.
+        let (data_at, len) = ([0, 512 << 10, (512 << 10) + PAGE_SIZE as u64 + MIN_HOLE_BYTES], 4 << 20);
+        file.set_len(len).unwrap();
+        data_at.iter().for_each(|at| file.write_all_at(&[1; PAGE_SIZE], *at).unwrap());
+        if rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0)) != Ok(PAGE_SIZE as u64) {
+            println!("skipped: no holes of single pages in {}", folder.path().display());
+            return;
+        }
+        let mut reader = Input::open(&path).unwrap().into_pages();
+        let (mut pages, mut spans) = (vec![[9; PAGE_SIZE]; 1024], Vec::new());
+        while let Some(span) = reader.next_span(&mut pages).unwrap() {
+            spans.push((matches!(span, ContentSpan::Zeros(_)), span.len_bytes()));
+        }
+        let (page, end) = (PAGE_SIZE as u64, data_at[2] + PAGE_SIZE as u64);
+        let expected = [(false, data_at[1] + page), (true, MIN_HOLE_BYTES), (false, page), (true, len - end)];
+        assert_eq!(spans, expected);
+    }
+
+    #[test]
+    fn an_input_is_read_again_from_where_it_was_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image");
+        fs::write(&path, b"content").unwrap();
+        let input = Input::open(&path).unwrap();
+        for _ in 0..2 {
+            let mut bytes = [0; 10];
+            assert_eq!(input.read(&mut bytes).unwrap(), 7);
+            assert_eq!(&bytes[..7], b"content");
+            input.rewind().unwrap();
+        }
+    }
+
+    #[test]
     fn files_of_sys_are_read_to_their_end() {
         // Claims 4096 bytes, and gives a few.
         let path = std::path::Path::new("/sys/kernel/mm/transparent_hugepage/enabled");

@@ -231,3 +231,25 @@ fn copy_metadata(from: &File, to: &File) {
         permissions.give(to, Some(&metadata), &mut |_| {});
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_folder_of_a_name_alone_is_the_current_one() {
+        assert_eq!(folder(Path::new("name")), Path::new("."));
+        assert_eq!(folder(Path::new("/some/name")), Path::new("/some"));
+    }
+
+    #[test]
+    fn a_temporary_name_that_is_taken_is_tried_again_a_few_times() {
+        let attempts = AtomicU32::new(0);
+        let taken = at_new_path(Path::new("."), |_| -> io::Result<()> {
+            attempts.fetch_add(1, Ordering::Relaxed);
+            Err(io::ErrorKind::AlreadyExists.into())
+        });
+        assert_eq!(taken.unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(attempts.into_inner(), ATTEMPTS + 1);
+    }
+}

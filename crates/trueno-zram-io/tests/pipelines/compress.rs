@@ -24,7 +24,11 @@ struct Breaks {
     by_panic: bool,
 }
 
-impl ArchiveOutput for Breaks {}
+impl ArchiveOutput for Breaks {
+    fn name(&self) -> &str {
+        "out"
+    }
+}
 
 impl Write for Breaks {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -13,9 +13,9 @@ use crate::error::{Error, Result};
 /// Pages read from a file at a time.
 const READ_PAGES: usize = 256;
 
-/// The built-in corpus: the files in `corpus/` at the root of the repository.
+/// The built-in corpus: the files in `corpus/` of this crate.
 macro_rules! built_in {
-    ($($name:literal),*) => { [$(($name, include_bytes!(concat!("../../../corpus/", $name, ".bin")).as_slice())),*] };
+    ($($name:literal),*) => { [$(($name, include_bytes!(concat!("../corpus/", $name, ".bin")).as_slice())),*] };
 }
 const BUILT_IN: [(&str, &[u8]); 6] =
     built_in!("chromium", "jvm-javac", "python-pandas", "redis", "rustc", "vm-guest-a");

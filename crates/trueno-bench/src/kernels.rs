@@ -59,7 +59,7 @@ pub fn run(
 /// Pages at the limits of the format. Without the rivals there are none.
 fn edge_pages() -> Vec<Page> {
     #[cfg(feature = "rivals")]
-    return trueno_test_pages::edge::all().into_iter().map(|edge| *edge.page).collect();
+    return crate::edge::all().into_iter().map(|edge| *edge.page).collect();
     #[cfg(not(feature = "rivals"))]
     Vec::new()
 }

@@ -17,12 +17,21 @@
 #![deny(unsafe_code)]
 
 pub mod bench;
+#[cfg(feature = "rivals")]
+#[allow(unreachable_pub, reason = "trueno-test-pages has this file, too")]
+mod c_lz4;
 mod corpora;
 mod document;
+#[cfg(all(feature = "rivals", feature = "device"))]
+#[allow(dead_code, unreachable_pub, reason = "trueno-test-pages has this file, too")]
+mod edge;
 mod engine;
 mod engines;
 mod error;
 pub mod files;
+#[cfg(all(feature = "rivals", feature = "device"))]
+#[allow(dead_code, unreachable_pub, reason = "trueno-test-pages has this file, too")]
+mod generate;
 pub mod html;
 #[cfg(feature = "device")]
 pub mod kernels;

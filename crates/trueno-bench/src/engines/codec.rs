@@ -118,15 +118,14 @@ impl BlockCodec for CopyPage {
 /// The rivals that are linked into the binary.
 #[cfg(feature = "rivals")]
 mod rivals {
-    use trueno_test_pages::oracle;
-
     use super::{BLOCK_BOUND, Block, BlockCodec, Error, PAGE_SIZE, Page, Result};
+    use crate::c_lz4;
 
-    const _: () = assert!(BLOCK_BOUND == oracle::BLOCK_BOUND);
+    const _: () = assert!(BLOCK_BOUND == c_lz4::BLOCK_BOUND);
 
     /// C lz4 with a reused state.
     #[derive(Default)]
-    pub(super) struct CLz4(oracle::CLz4);
+    pub(super) struct CLz4(c_lz4::CLz4);
 
     impl BlockCodec for CLz4 {
         fn name(&self) -> String {
@@ -138,7 +137,7 @@ mod rivals {
         }
 
         fn decode(&mut self, block: &[u8], page: &mut Page) -> bool {
-            oracle::c_lz4_decompress(block, page) == Some(PAGE_SIZE)
+            c_lz4::c_lz4_decompress(block, page) == Some(PAGE_SIZE)
         }
     }
 

@@ -1,6 +1,6 @@
 //! Pages from a seed. The same seed gives the same pages.
 
-use crate::{PAGE_SIZE, Page};
+use trueno_page::{PAGE_SIZE, Page};
 
 /// A small seeded generator (splitmix64), so that failures repeat.
 #[derive(Clone, Debug)]

@@ -1,7 +1,8 @@
 //! Pages on the boundaries of the LZ4 block format and of the page.
 
+use trueno_page::{PAGE_SIZE, Page};
+
 use crate::generate::Generator;
-use crate::{PAGE_SIZE, Page};
 
 /// A page that tests one thing, and its name.
 #[derive(Clone, Debug)]

@@ -14,6 +14,9 @@ const WITHOUT_GPU: [&str; 6] = [
 /// Packages that only a build with `gpu` may have.
 const OF_GPU: [&str; 2] = ["cudarc", "trueno-zram-kernels"];
 
+/// Members of the workspace that are not published.
+const UNPUBLISHED: [&str; 4] = ["trueno-test-kernels", "trueno-test-pages", "trueno-test-restore", "xtask"];
+
 /// Builds each library alone: without features, with the default ones, and with all.
 pub(crate) fn check_alone() -> Result<(), String> {
     for package in WITHOUT_GPU {
@@ -37,5 +40,6 @@ pub(crate) fn check_alone() -> Result<(), String> {
 
 /// Packages everything that is published, and builds it from the packages.
 pub(crate) fn package() -> Result<(), String> {
-    cargo("package --workspace --locked --quiet")
+    let unpublished = UNPUBLISHED.map(|name| format!("--exclude {name}")).join(" ");
+    cargo(&format!("package --workspace {unpublished} --locked --quiet"))
 }

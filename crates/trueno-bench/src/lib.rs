@@ -55,3 +55,8 @@ pub use measure::Observer;
 
 /// `true` if C lz4, lz4_flex and Zstandard are linked.
 pub const HAS_RIVALS: bool = cfg!(feature = "rivals");
+
+/// Runs the examples of the README as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

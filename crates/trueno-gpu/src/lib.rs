@@ -111,3 +111,8 @@ pub use types::{AtomicElement, Element, Global, Integer, Logic, Scalar, Shared, 
 pub use types::{MemTy, RegClass, StateSpace};
 pub use validate::{ValidKernel, ValidateError};
 pub use value::{Operand, Pred, Reg, Var};
+
+/// Runs the examples of the README as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

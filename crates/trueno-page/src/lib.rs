@@ -44,3 +44,8 @@ pub const FILL_WORD_BYTES: usize = 8;
 /// assert_eq!(page.len(), PAGE_SIZE);
 /// ```
 pub type Page = [u8; PAGE_SIZE];
+
+/// Runs the examples of the README as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -31,3 +31,8 @@ pub fn archive_of(pages: &[Page]) -> Vec<u8> {
     archive.write_batch(&CpuBatchCompressor::default().compress(pages).expect("pages")).expect("memory");
     archive.finish(None).expect("memory").0
 }
+
+/// Runs the examples of the project's README as tests. This crate is not published and depends on all crates that they use.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -81,3 +81,8 @@ pub use write::compress::compress;
 pub use write::options::{WriteOptions, WriteSummary};
 pub use write::page_blocks::{BlockShape, PageBlocks};
 pub use write::writer::ArchiveWriter;
+
+/// Runs the examples of the README as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

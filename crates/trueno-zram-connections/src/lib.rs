@@ -45,3 +45,8 @@ pub use listen::{ClientConnection, Listen, MAX_CONNECTIONS, serve_each, serve_ea
 pub use socket::{ClientTimeout, Disconnect, PausedAt, deadline_after, enable_keepalive, stop_accepting, time_left};
 #[cfg(target_os = "linux")]
 pub use unix_socket::{Credentials, Received, peer_credentials, peer_process, receive};
+
+/// Runs the examples of the README as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -112,7 +112,7 @@ pub const FEATURES: &[&str] = &[
     "zstd",
 ];
 
-/// Runs the examples in the project's README as tests.
+/// Runs the examples of the README as tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

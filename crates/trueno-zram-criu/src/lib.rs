@@ -35,3 +35,8 @@ pub use lazy_pages::{LAZY_PAGES_SOCKET, LazyPages};
 pub use memory::DumpedMemory;
 pub use pagemap::{Pagemap, PagemapEntry};
 pub use pages_file::open_pages;
+
+/// Runs the examples of the README as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -88,3 +88,8 @@ pub use output::{ArchiveOutput, Output, OutputOptions, OutputTarget};
 pub use pipeline::timeline::{Stage, Timeline};
 pub use restore::{Decoders, Discard, Salvaged, Sink, WriteMode, restore, restore_pages, restore_ranges, salvage};
 pub use workers::{Observer, Workers};
+
+/// Runs the examples of the README as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -35,3 +35,8 @@ pub use process::Process;
 pub use processes::{Extent, MissingMemory, ProcessRestore};
 pub use trueno_zram_archive::{Image, Pages, PlainPages, Visit};
 pub use vms::{LazyRestore, Touches};
+
+/// Runs the examples of the README as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

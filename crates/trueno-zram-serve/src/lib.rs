@@ -23,3 +23,8 @@ mod server;
 pub use archive_export::ArchiveExport;
 pub use endpoint::Endpoint;
 pub use export::{Export, ExportError, ExportIo, Extent, StoreExport};
+
+/// Runs the examples of the README as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

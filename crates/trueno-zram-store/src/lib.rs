@@ -60,3 +60,8 @@ pub use snapshot::{Snapshot, SnapshotPart};
 pub use stats::{IoStat, MmStat, StoreStats};
 pub use store::{PageState, Store};
 pub use write::MAX_UNDIVIDED_WRITE_BYTES;
+
+/// Runs the examples of the README as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -56,8 +56,7 @@ fn every_truncation_is_found_out_or_does_no_harm() {
             assert!(there == content, "{len} bytes");
             fs::remove_file(folder.path().join("x")).unwrap();
         } else {
-            let kind = if len < 4 { "not_compressed" } else { "damaged" };
-            out.fails_as(kind, &["x.lz4"]);
+            out.fails_as("damaged", &["x.lz4"]);
         }
         assert_eq!(names(folder.path()), ["x.lz4"]);
     }

@@ -232,8 +232,8 @@ fn a_base_that_changed_its_pages_is_an_error_and_leaves_no_output() {
     let at = base.len() / 2;
     base[at] ^= 1;
     fs::write(folder.join("old.lz4"), base).unwrap();
-    run(folder, &["test", "new.tzd", "--json"]).fails_as("base", &["new.tzd: ", "old.lz4"]);
-    run(folder, &["decompress", "new.tzd", "--json"]).fails_as("base", &["new.tzd: "]);
+    run(folder, &["test", "new.tzd", "--json"]).fails_as("damaged", &["new.tzd: ", "old.lz4"]);
+    run(folder, &["decompress", "new.tzd", "--json"]).fails_as("damaged", &["new.tzd: "]);
     assert!(!folder.join("new").exists());
 }
 

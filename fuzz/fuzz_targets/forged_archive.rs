@@ -60,7 +60,7 @@ fn judge_pages(bytes: &[u8], content_len: u64, sample: u64) {
     for (turn, page) in (0..).zip(&pages) {
         let read = read_page(proving.as_ref(), *page);
         if sample & 0x40 != 0 && turn == sample % 4 {
-            // What other pages left in the reader makes no difference.
+            // Remains of other pages in the reader make no difference.
             assert!(read == read_page(open(bytes, u64::MAX).as_ref(), *page), "page {page} depends on those before");
         }
         let one =

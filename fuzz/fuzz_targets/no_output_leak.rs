@@ -1,4 +1,4 @@
-//! What the buffers and the codec held before never shows in what comes out.
+//! Earlier content of the buffers and the codec never shows in the output.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

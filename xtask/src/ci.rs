@@ -90,7 +90,7 @@ pub(crate) fn run_tiers(names: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// What to run before each commit: formatting, lints and the fast tests.
+/// Runs what to run before each commit: formatting, lints and the fast tests.
 pub(crate) fn check() -> Result<(), String> {
     let begun = Instant::now();
     format()?;
@@ -147,7 +147,7 @@ fn lints_of_workspace() -> Result<(), String> {
 
 fn tests() -> Result<(), String> {
     cargo("test --workspace --locked")?;
-    // Where the kernel refuses userfaultfd, it says so and passes.
+    // It says so and passes if the kernel refuses userfaultfd.
     cargo("test --locked -p trueno-zram-restore --test restore -- --ignored two_hundred_thousand")
 }
 

@@ -9,7 +9,7 @@ use trueno_gpu::kernels::{self, Kernel};
 /// Compute capabilities from Volta to Blackwell.
 const CAPABILITIES: [(u32, u32); 8] = [(7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)];
 
-/// What ptxas reports about a kernel.
+/// The report of ptxas about a kernel.
 struct Usage {
     registers: u32,
     spilled_bytes: u32,

@@ -366,7 +366,7 @@ fn damaged_archives_give_the_pages_that_the_other_reader_gives() {
     }
 }
 
-/// What changes in the file after its group was compared with the index is noticed at the page.
+/// A change of the file after its group was compared with the index is noticed at the page.
 #[test]
 fn a_file_that_changes_is_noticed() {
     struct Changing(std::sync::RwLock<Vec<u8>>);

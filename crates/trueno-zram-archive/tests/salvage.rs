@@ -361,7 +361,7 @@ fn a_damaged_frame_header_loses_nothing_without_an_index() {
     }
 }
 
-/// Whatever the bytes: no panic, and no more output than LZ4 can hold.
+/// Any bytes: no panic, and no more output than LZ4 can hold.
 #[test]
 fn arbitrary_damage() {
     let content = mixed_content(10, 200 * PAGE_SIZE);

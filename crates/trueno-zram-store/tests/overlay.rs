@@ -118,7 +118,7 @@ fn states_tell_what_shows_through() {
     // A page of the archive that is discarded must not come back.
     handle.discard(0, 2 * PAGE_SIZE as u64).unwrap();
     assert_eq!((state(0), state(1)), (PageState::Zero, PageState::Zero));
-    // Where the archive has zeros, a discarded page is a hole again.
+    // If the archive has zeros there, a discarded page is a hole again.
     handle.write_page(150, &[1; PAGE_SIZE]).unwrap();
     assert_eq!(state(150), PageState::Data);
     handle.discard(150 * PAGE_SIZE as u64, PAGE_SIZE as u64).unwrap();

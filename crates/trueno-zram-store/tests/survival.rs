@@ -108,7 +108,7 @@ fn acknowledged_writes_survive_kill_9() {
             if count == enough {
                 child.kill().unwrap();
             }
-            // What was acknowledged before the process died is still in the pipe.
+            // Acknowledgements from before the process died are still in the pipe.
             if pipe.read_exact(&mut acknowledgement).is_err() {
                 break;
             }

@@ -243,7 +243,7 @@ impl ArchiveSalvage {
         }
         let agrees = match self.built.take() {
             Some(built) => readable(self.describes(built))?.unwrap_or(false),
-            // What was lost is listed.
+            // The lost pages are listed.
             None => !damage.is_empty(),
         };
         if !agrees {

@@ -11,7 +11,7 @@ use trueno_zram_archive::ContentHash;
 const PAGE: usize = 4096;
 const GROUP: usize = 1024;
 
-/// Says which of `n` possibilities to take.
+/// Returns which of `n` possibilities to take.
 pub(crate) type Pick<'a> = &'a mut dyn FnMut(usize) -> usize;
 
 /// An archive's fields.
@@ -24,7 +24,7 @@ pub(crate) struct Forged {
     header: Vec<u8>,
     /// Raw flag and bytes of each block.
     pub(crate) blocks: Vec<(bool, Vec<u8>)>,
-    /// What follows the end mark.
+    /// The bytes after the end mark.
     content_checksum: Vec<u8>,
     /// Two bytes per page, those of groups of zeros left out.
     pub(crate) entries: Vec<u16>,

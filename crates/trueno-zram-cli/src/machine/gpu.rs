@@ -11,7 +11,7 @@ use super::Measure;
 /// All GPUs of the driver.
 #[derive(Debug, Serialize)]
 pub(crate) struct Gpus {
-    /// Whether a GPU can be used.
+    /// `true` if a GPU can be used.
     pub(crate) available: bool,
     /// Why not.
     pub(crate) reason: Option<String>,

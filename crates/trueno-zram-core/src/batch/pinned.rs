@@ -228,7 +228,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     /// Makes sure that page-locked memory which a run wrote is within reach. Returns an error if it is not.
     fn reach(&mut self, memory: &mut D::Pinned, outcome: &mut CallOutcome) -> Result<()> {
         let Err(error) = memory.bytes_mut().map(drop) else { return Ok(()) };
-        // What was delivered had arrived: if no copy is under way, it is there, whatever failed since.
+        // Delivered pages have arrived: if no copy is under way, they are there, whatever failed since.
         let _ = memory.settle(self.shape.time_limit);
         let lost = outcome.failure.get_or_insert(error).clone();
         if memory.bytes_mut().is_ok() {

@@ -114,7 +114,7 @@ impl Memory {
                 let first = FIRST + round * SLOT;
                 self.remove(first + 1, 2);
                 let moved = self.relocate(first, SLOT);
-                // What is beside it, too, which no thread changes.
+                // So is the memory beside it, which no thread changes.
                 let checked = first..first + 2 * SLOT;
                 let child = wait(fork(|| {
                     let given = given.load(Ordering::SeqCst);
@@ -160,7 +160,7 @@ impl Memory {
             let forks = threads.spawn(|| {
                 let fork_one = |_| {
                     start.wait();
-                    // What is moved last is looked at first: it may be under way.
+                    // The memory that is moved last is read first: it may be under way.
                     fork(|| moves.iter().rev().all(is_right))
                 };
                 let children: Vec<i32> = (0..FORKS).map(fork_one).collect();

@@ -124,7 +124,7 @@ impl<'a> ProcessHandler<'a> {
                 return Err(Error::ShuttingDown);
             }
             if self.is_done() {
-                // What was ended early is gone before `end_all` is done with all of it.
+                // Processes that were ended early are gone before `end_all` is done with all of them.
                 return if self.restore.has_begun_to_end() { Err(Error::ShuttingDown) } else { Ok(self.report) };
             }
             let had_events = self.wait_for_events()?;
@@ -287,7 +287,7 @@ impl<'a> ProcessHandler<'a> {
     /// Lets children be restored that were forked while a process changed its memory.
     fn settle_children(&mut self, at: usize) {
         let ServedProcess { memory, unsettled_children, was_changing, has_more_threads, .. } = &mut self.served[at];
-        // What has ended says no more of the changes that were under way. A process of one thread had none beside the fork.
+        // A process that has ended reports no more of the changes that were under way. A process of one thread had none beside the fork.
         let [was_changing, has_more_threads] = [was_changing, has_more_threads].map(std::mem::take);
         let are_lost = was_changing && has_more_threads && memory.is_gone();
         for UnsettledChild { memory: child, .. } in unsettled_children.take().into_iter().flatten() {
@@ -419,7 +419,7 @@ impl<'a> ProcessHandler<'a> {
         let Some(block) = self.served[at].blocks.pop() else { return false };
         let memory = Arc::clone(&self.served[at].memory);
         let call_end = block.end.min(block.start + FAULT_CALL_UNITS);
-        // What cannot be filled now is filled by workers, or when it is touched.
+        // Pages that cannot be filled now are filled by workers, or when they are touched.
         if self.fill_units(&memory, block.start..call_end).is_ok() && call_end < block.end {
             self.plan_block(at, call_end..block.end);
         }

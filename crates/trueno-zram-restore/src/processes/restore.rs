@@ -188,7 +188,7 @@ impl ProcessRestore {
             let workers = self.options.workers.get();
             for number in 1..=workers {
                 let start_pause = if number > 1 && number == workers { LAST_START_PAUSE } else { START_PAUSE };
-                // Where no thread can be started, the handler restores everything.
+                // If no thread can be started, the handler restores everything.
                 let _ =
                     thread::Builder::new().name("fill".into()).spawn_scoped(threads, move || self.work(start_pause));
             }

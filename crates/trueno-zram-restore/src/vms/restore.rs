@@ -260,7 +260,7 @@ impl LazyRestore {
                     let _leave = leave;
                     fill.work(session);
                 };
-                // Where no thread can be started, `work` is dropped, and pages are restored when they are touched.
+                // If no thread can be started, `work` is dropped, and pages are restored when they are touched.
                 let _ = thread::Builder::new().name("fill".into()).spawn_scoped(threads, work);
             }
             VmHandler::new(session, fill).run(|| vmm.release())

@@ -242,7 +242,7 @@ impl Vmm {
     /// Disconnects the process, and receives what it has sent. Nothing can come after that. Returns `None` if it does not need the handler.
     fn stop(&self) -> Option<MutexGuard<'_, Handover>> {
         self.connection.disconnect();
-        // Whoever receives a message of it stops now.
+        // Threads that receive a message of it stop now.
         let mut handover = self.lock();
         handover.handshake.drain(&self.connection);
         (!handover.is_settled && handover.handshake.needs_handler()).then_some(handover)
@@ -264,7 +264,7 @@ impl Vmm {
             process.end();
             process.ends_within(deadline.saturating_duration_since(Instant::now()))
         });
-        // What was sent may not fit the archive, but it may be missing all the same.
+        // The message may not fit the archive, but the memory may be missing all the same.
         let regions = handover.handshake.regions(u64::MAX).ok();
         let uffds = handover.handshake.userfaultfds();
         if has_ended && uffds.iter().all(|uffd| is_gone(uffd, regions.as_ref())) {

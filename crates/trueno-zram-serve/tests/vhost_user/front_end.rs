@@ -203,7 +203,7 @@ impl Guest {
     /// Waits until the device has disconnected the machine.
     pub(crate) fn wait_for_end(&self) {
         self.stream.set_read_timeout(Some(Duration::from_secs(600))).unwrap();
-        // What it sent before is of no interest.
+        // Earlier messages are of no interest.
         let mut rest = [0; 64];
         loop {
             match (&self.stream).read(&mut rest) {

@@ -139,7 +139,7 @@ fn any_changes_leave_every_unit_at_one_address_or_none() {
     let mut random = Generator::new(5);
     for _ in 0..50 {
         let mut layout = Layout::new((0..8).map(|number| span(number as u64 * 20, number * 16, 16)));
-        // What is at each page, by the plainest means.
+        // The content of each page, by the plainest means.
         let mut model: Vec<Option<usize>> = vec![None; 600];
         (0..128).for_each(|unit| model[unit / 16 * 20 + unit % 16] = Some(unit));
         for _ in 0..60 {

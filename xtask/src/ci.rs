@@ -188,9 +188,7 @@ fn report() -> Result<Outcome, String> {
     if !succeeds("chromium", &["--version"]) {
         return Ok(Outcome::Skipped(vec!["no chromium here".to_owned()]));
     }
-    let options = "--rounds 2 --pages 512 --html target/report.html";
-    cargo(&format!("run --quiet --locked --release -p trueno-zram --features rivals -- --quiet bench {options}"))?;
-    passed(run(".ci/check-report", &["target/report.html"]))
+    passed(run(".ci/check-report", &[]))
 }
 
 fn miri() -> Result<Outcome, String> {

@@ -30,6 +30,8 @@ pub(crate) fn check_alone() -> Result<(), String> {
             cargo(&format!("clippy --locked -p {package} --lib {features} -- -D warnings"))?;
         }
     }
+    // Without libzstd: its files are refused with an error that names the feature.
+    cargo("test --quiet --locked -p trueno-zram-archive --no-default-features --lib --test without_zstd")?;
     for feature in ["gpu", "zstd", "internals"] {
         cargo(&format!(
             "clippy --locked -p trueno-zram-codec --lib --no-default-features --features {feature} -- -D warnings"

@@ -302,7 +302,7 @@ fn the_released_tool_links_neither_rivals_nor_test_pages() {
     let has = |tree: &str, package: &str| tree.lines().any(|line| line.starts_with(package));
     assert!(!has(&released, "lz4-sys "));
     assert!(has(&with_rivals, "lz4-sys "));
-    // What is published depends on nothing that is not.
+    // A published crate depends on published ones only.
     assert!(!has(&released, "trueno-test-") && !has(&with_rivals, "trueno-test-"));
 }
 

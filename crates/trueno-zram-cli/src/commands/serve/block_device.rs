@@ -16,7 +16,8 @@ mod with_ublk {
     use super::super::{Args, describe};
     use crate::args::Global;
     use crate::failure::Failure;
-    use crate::{report, signals};
+    use crate::print::report;
+    use crate::signals;
 
     /// Makes all threads that are started from now on fit for serving swap.
     pub(crate) fn prepare_for_swap(global: &Global) -> Result<(), Failure> {

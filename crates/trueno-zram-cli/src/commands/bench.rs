@@ -118,11 +118,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         write_report(report, &document)?;
     }
     if global.json {
-        json::print(
-            global,
-            "bench",
-            &BenchReport { machine: Machine::look(Measure::Nothing, None), document: &document },
-        )?;
+        json::print(global, "bench", &BenchReport { machine: Machine::look(Measure::Nothing), document: &document })?;
     } else {
         stdout::print_lines(&table::draw(&document))?;
     }

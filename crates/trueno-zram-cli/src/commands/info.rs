@@ -19,9 +19,6 @@ pub(crate) struct Args {
     /// Measure the bandwidth to each GPU and back: 256 MiB of page-locked memory, best of 5 rounds.
     #[arg(long)]
     measure: bool,
-    /// Show only where `auto` sends a batch of this many pages.
-    #[arg(long, value_name = "PAGES")]
-    batch: Option<usize>,
 }
 
 /// The result, for scripts.
@@ -38,7 +35,7 @@ struct InfoReport<'a> {
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let measure = if args.measure { Measure::Bandwidth } else { Measure::Nothing };
-    let machine = Machine::look(measure, args.batch);
+    let machine = Machine::look(measure);
     // A measurement that was requested and failed is a failure. A machine without a GPU is not.
     let failed = machine.gpu.devices.iter().find_map(|gpu| gpu.error.as_ref().filter(|_| args.measure));
     let failure = failed.map(|error| Failure::at("measuring the bandwidth", error));

@@ -42,12 +42,9 @@ pub(crate) struct SystemMemory {
 
 impl Machine {
     /// Looks at the machine. The bandwidth of the bus is measured on request only: it takes a while and much memory.
-    pub(crate) fn look(measure: Measure, batch: Option<usize>) -> Self {
+    pub(crate) fn look(measure: Measure) -> Self {
         let gpu = Gpus::look(measure);
-        let choices = match batch {
-            Some(pages) => vec![PlacementRule::of_batch(pages, &gpu)],
-            None => PlacementRule::all(&gpu),
-        };
+        let choices = PlacementRule::all(&gpu);
         let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| SystemMemory::parse(&text));
         Self { version: env!("CARGO_PKG_VERSION"), cpu: Cpu::look(), memory, gpu, choices }
     }

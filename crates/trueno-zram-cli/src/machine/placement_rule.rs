@@ -27,27 +27,19 @@ pub(crate) enum AutoPlacement {
 }
 
 impl PlacementRule {
-    /// The rule for batches of `pages` pages.
-    pub(crate) fn of_batch(pages: usize, gpus: &Gpus) -> Self {
-        let batch = if pages == 1 { "1 page".into() } else { format!("{pages} pages") };
-        let (placement, why) = match pages {
-            _ if !gpus.available => (AutoPlacement::Cpu, "there is no usable GPU"),
-            pages if pages < Placement::MIN_GPU_PAGES => {
-                (AutoPlacement::Cpu, "the CPU does these before a GPU is tried")
-            }
-            _ => (AutoPlacement::Measured, "the GPU as well, while that costs less CPU time per byte"),
-        };
-        Self { batch, least_pages: pages, placement, why }
-    }
-
     /// The rules for all batches: one per range of sizes.
     pub(crate) fn all(gpus: &Gpus) -> Vec<Self> {
-        let least = Placement::MIN_GPU_PAGES;
-        let rule = |pages, batch: String| Self { batch, ..Self::of_batch(pages, gpus) };
-        match gpus.available {
-            false => vec![rule(1, "all batches".into())],
-            true => vec![rule(1, format!("below {least} pages")), rule(least, format!("{least} pages or more"))],
+        let least_gpu_pages = Placement::MIN_GPU_PAGES;
+        let rule = |batch: String, least_pages, placement, why| Self { batch, least_pages, placement, why };
+        if !gpus.available {
+            return vec![rule("all batches".into(), 1, AutoPlacement::Cpu, "there is no usable GPU")];
         }
+        let (small, large) = (format!("below {least_gpu_pages} pages"), format!("{least_gpu_pages} pages or more"));
+        let why_measured = "the GPU as well, while that costs less CPU time per byte";
+        vec![
+            rule(small, 1, AutoPlacement::Cpu, "the CPU does these before a GPU is tried"),
+            rule(large, least_gpu_pages, AutoPlacement::Measured, why_measured),
+        ]
     }
 
     /// The placement for people to read.
@@ -68,25 +60,16 @@ mod tests {
     }
 
     #[test]
-    fn the_ranges_of_sizes_agree_with_the_rule_everywhere() {
-        for available in [true, false] {
-            let choices = PlacementRule::all(&gpus(available));
-            for pages in (1..2000).chain([10_000, 1_000_000]) {
-                let choice = choices.iter().rfind(|choice| choice.least_pages <= pages).expect("from 1 on");
-                assert_eq!(
-                    choice.placement,
-                    PlacementRule::of_batch(pages, &gpus(available)).placement,
-                    "{pages} pages"
-                );
-            }
-        }
-        let batches: Vec<_> = PlacementRule::all(&gpus(true)).into_iter().map(|choice| choice.batch).collect();
-        assert_eq!(batches, ["below 1000 pages", "1000 pages or more"]);
+    fn batches_too_small_for_a_gpu_go_to_the_cpu() {
+        let rules = PlacementRule::all(&gpus(true));
+        let rules: Vec<_> = rules.iter().map(|rule| (rule.batch.as_str(), rule.least_pages, rule.placement)).collect();
+        let small = ("below 1000 pages", 1, AutoPlacement::Cpu);
+        assert_eq!(rules, [small, ("1000 pages or more", 1000, AutoPlacement::Measured)]);
     }
 
     #[test]
-    fn the_reason_names_what_is_missing() {
-        assert!(PlacementRule::of_batch(5000, &gpus(false)).why.contains("no usable GPU"));
-        assert_eq!(PlacementRule::of_batch(50, &gpus(true)).why, "the CPU does these before a GPU is tried");
+    fn without_a_gpu_one_rule_names_the_reason() {
+        let rules = PlacementRule::all(&gpus(false));
+        assert!(rules.len() == 1 && rules[0].why.contains("no usable GPU"), "{rules:?}");
     }
 }

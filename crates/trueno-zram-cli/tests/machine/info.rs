@@ -25,21 +25,6 @@ fn scripts_get_the_same() {
 }
 
 #[test]
-fn a_batch_size_is_answered_as_auto_decides() {
-    let placement_of = |pages: &str| {
-        let shown = run(folder().path(), &["info", "--json", "--batch", pages]).ok();
-        let machine: Value = serde_json::from_slice(&shown.stdout).unwrap();
-        assert_eq!(machine["choices"].as_array().unwrap().len(), 1);
-        machine["choices"][0]["placement"].as_str().unwrap().to_owned()
-    };
-    let by_rates = if trueno_zram_core::gpu::gpu_available() { "measured" } else { "cpu" };
-    assert_eq!(placement_of("1"), "cpu");
-    assert_eq!(placement_of("999"), "cpu", "the CPU comes first");
-    assert_eq!(placement_of("1000"), by_rates);
-    assert_eq!(placement_of("50000"), by_rates);
-}
-
-#[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn the_bandwidth_of_the_bus_is_measured() {
     let shown = run(folder().path(), &["info", "--json", "--measure"]).ok();

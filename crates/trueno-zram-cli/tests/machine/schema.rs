@@ -58,7 +58,6 @@ fn every_key_is_documented_and_has_one_type_in_all_commands() {
         (&["inspect", "image", "image.lz4", "missing"], 1),
         (&["inspect", "image.lz4", "--decode"], 0),
         (&["info"], 0),
-        (&["info", "--batch", "100"], 0),
         (&["selftest", "--only", "cpu scalar"], 0),
         (&["snapshot", &pid, "-o", "snapshot.lz4"], 0),
         (&["snapshot", "4194305", "-o", "none.lz4"], 1),

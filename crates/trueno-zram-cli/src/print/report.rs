@@ -103,7 +103,7 @@ impl<'a> FileReport<'a> {
 
 /// Divides the size of content by that of its compressed form; 1 for empty content.
 pub(crate) fn ratio(content_bytes: u64, compressed_bytes: u64) -> f64 {
-    if compressed_bytes == 0 { 1.0 } else { content_bytes as f64 / compressed_bytes as f64 }
+    if content_bytes == 0 || compressed_bytes == 0 { 1.0 } else { content_bytes as f64 / compressed_bytes as f64 }
 }
 
 /// Returns the speed in 10^9 bytes per second.
@@ -138,4 +138,14 @@ pub(crate) fn json_needs_stdout() -> Failure {
 /// Prints a report as a line of JSON, if `--json` asks for it.
 pub(crate) fn print_json(global: &Global, report: &FileReport<'_>) -> Result<(), Failure> {
     json::print(global, report.command, report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ratio;
+
+    #[test]
+    fn the_ratio_of_empty_content_is_1() {
+        assert_eq!([ratio(0, 0), ratio(0, 47), ratio(4096, 0), ratio(8192, 1024)], [1.0, 1.0, 1.0, 8.0]);
+    }
 }

@@ -29,9 +29,7 @@ mod engine;
 mod engines;
 mod error;
 pub mod files;
-#[cfg(all(feature = "rivals", feature = "device"))]
-#[allow(dead_code, unreachable_pub, reason = "trueno-test-pages has this file, too")]
-mod generate;
+pub mod generate;
 pub mod html;
 #[cfg(feature = "device")]
 pub mod kernels;
@@ -52,9 +50,6 @@ pub use engines::zram::remove_leftovers;
 pub use engines::{Gpu, Rivals};
 pub use error::{Error, Result};
 pub use measure::Observer;
-
-/// `true` if C lz4, lz4_flex and Zstandard are linked.
-pub const HAS_RIVALS: bool = cfg!(feature = "rivals");
 
 /// Runs the examples of the README as tests.
 #[cfg(doctest)]

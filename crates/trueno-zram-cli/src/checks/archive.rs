@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use trueno_bench::generate::Generator;
 use trueno_zram_archive::{Archive, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, FrameReader, WriteOptions};
 use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
 
-use super::samples::{Random, SampleSet};
+use super::samples::SampleSet;
 use super::{Check, Proof};
 use crate::print::quantity;
 
@@ -103,7 +104,7 @@ fn damaged(pages: &[Page]) -> Proof {
     const TRIES: u64 = 500;
     let archive = archive_of(&pages[..pages.len().min(12)])?;
     let content = read_stream(&archive)?;
-    let mut random = Random::new(5);
+    let mut random = Generator::new(5);
     let mut found = 0;
     for _ in 0..TRIES {
         let mut damaged = archive.clone();

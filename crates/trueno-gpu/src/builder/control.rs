@@ -84,21 +84,6 @@ impl<'k> LoopLabel<'k> {
         k.check_owner(p.k, p.id);
         k.push_stmt(Stmt::Continue { target, cond: Some(p.pred_use()), branch });
     }
-
-    /// Starts the next iteration.
-    ///
-    /// ```
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// let n = k.param_u32("n");
-    /// k.loop_uniform(|l| {
-    ///     l.break_if(n.eq(0));
-    ///     l.continue_now();
-    /// });
-    /// ```
-    pub fn continue_now(self) {
-        let Self { k, label: target, branch } = self;
-        k.push_stmt(Stmt::Continue { target, cond: None, branch });
-    }
 }
 
 impl<'k> ScopeLabel<'k> {

@@ -163,19 +163,6 @@ impl<D: RingDevice> BatchCompressor<D> {
         self.gpu.as_ref().map(GpuBatchCompressor::stats)
     }
 
-    /// Returns the driver's description of the GPU.
-    ///
-    /// ```
-    /// use trueno_zram_core::{BatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
-    /// let compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
-    /// println!("{}", compressor.device().map_or("no GPU", |device| &device.name));
-    /// # Ok::<(), trueno_zram_core::Error>(())
-    /// ```
-    #[must_use]
-    pub fn device(&self) -> Option<&GpuDeviceInfo> {
-        self.device.as_ref()
-    }
-
     /// Returns the algorithm that pages are compressed with.
     ///
     /// ```

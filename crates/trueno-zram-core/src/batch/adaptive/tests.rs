@@ -199,7 +199,7 @@ fn failing_device_corrupts_no_page() {
 #[test]
 fn cpu_takes_every_batch_without_a_gpu() {
     let mut compressor = BatchCompressor::<Interpreter>::with_parts(None, cpu());
-    assert!(compressor.gpu_stats().is_none() && compressor.device().is_none());
+    assert!(compressor.gpu_stats().is_none() && compressor.device.is_none());
     let mut batch = CompressedBatch::new();
     for count in [0, 1, 63, 65, 3000] {
         let pages = pages(count);

@@ -9,7 +9,7 @@ const PRODUCT: [(&str, &str); 15] = [
     ("crates/trueno-zram-io/src/files/standard_streams.rs", "standard output as a file"),
     ("crates/trueno-zram-io/src/input/", "leases, borrowed mappings, memory of other processes"),
     ("crates/trueno-zram-io/src/mapping/", "mappings and SIGBUS"),
-    ("crates/trueno-zram-io/src/output/written.rs", "the errors of close"),
+    ("crates/trueno-zram-io/src/output/write_errors.rs", "the errors of close"),
     ("crates/trueno-zram-store/src/mapping.rs", "shared memory as atomic words"),
     ("crates/trueno-zram-connections/src/unix_socket.rs", "options of sockets"),
     ("crates/trueno-zram-serve/src/ublk/ring.rs", "io_uring"),

@@ -8,22 +8,22 @@ use crate::hashes::content_hash::xxh32;
 use crate::index::blocks::BlockPlace;
 use crate::index::entry::PageEntry;
 use crate::index::layout::page_len;
-use crate::lz4::constant::{LAST_LITERALS, MIN_MATCH, WORD_BLOCK, word_of, zero_block, zero_pages_of};
-use crate::lz4::header::RAW_BLOCK;
+use crate::lz4::constant::{LAST_LITERALS, MIN_MATCH, WORD_BLOCK_LEN, word_of, zero_block, zero_pages_of};
+use crate::lz4::header::RAW_BLOCK_FLAG;
 use crate::zstd::constant::{word_at, word_of as zstd_word_of};
-use crate::zstd::frame::{PageFrame, Seen, content_checksum, look};
-use crate::zstd::group::check_frame;
+use crate::zstd::frame::{FramePeek, PageFrame, content_checksum, peek_frame};
+use crate::zstd::frame_check::check_frame;
 use crate::zstd::libzstd::Context;
 
 /// The agreement of a block with its description in an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
     /// It is what the index says.
-    Same,
+    Matches,
     /// Its header is another one: the block may have another length.
-    OtherHeader,
+    HeaderDiffers,
     /// Its header is the one described, but it holds a page of another form.
-    OtherForm,
+    FormDiffers,
 }
 
 /// A block, by its position in the window on the input. A Zstandard frame of one page or of zeros counts as a block.
@@ -32,7 +32,7 @@ pub(crate) struct Block {
     pub(crate) format: Format,
     /// Position in the stream: of its size word, or of the frame.
     pub(crate) at: u64,
-    /// Position in the window: of the bytes behind its size word, or of the frame.
+    /// Position in the window: of the bytes after its size word, or of the frame.
     pub(crate) start: usize,
     pub(crate) len: usize,
     pub(crate) raw: bool,
@@ -50,7 +50,7 @@ impl Block {
         Self { format: Format::Lz4, at, start, len, raw, zero_pages: 0, page: None, part_of_page: false }
     }
 
-    /// Returns the block at a place that an index describes, and how far it agrees with the description. The window starts at
+    /// Returns the block that an index describes, and how far it agrees with the description. The window starts at
     /// `window_at` in the file, and has the whole block. The length that an LZ4 block decodes to is not compared.
     pub(crate) fn described(
         place: &BlockPlace,
@@ -61,7 +61,7 @@ impl Block {
     ) -> (Self, Fit) {
         if let Layout::Zstd { checksums } = layout {
             let (block, fits) = check_frame(place, window_at, window, content_len, *checksums);
-            return (block, if fits { Fit::Same } else { Fit::OtherHeader });
+            return (block, if fits { Fit::Matches } else { Fit::HeaderDiffers });
         }
         let size_at = usize::try_from(place.offset - window_at).expect("within the window");
         let (start, len, raw) = (size_at + 4, place.len_bytes as usize, place.kind == PageKind::Raw);
@@ -70,7 +70,7 @@ impl Block {
         if !raw {
             block.zero_pages = zero_pages_of(bytes).unwrap_or(0);
         }
-        let size = place.len_bytes | if raw { RAW_BLOCK } else { 0 };
+        let size = place.len_bytes | if raw { RAW_BLOCK_FLAG } else { 0 };
         let same_form = match place.kind {
             PageKind::SameFilled if place.zero => {
                 block.zero_pages as u64 == place.pages
@@ -81,9 +81,9 @@ impl Block {
             PageKind::Lz4 | PageKind::Zstd => true,
         };
         let fit = match window[size_at..start] == size.to_le_bytes() {
-            false => Fit::OtherHeader,
-            true if !same_form => Fit::OtherForm,
-            true => Fit::Same,
+            false => Fit::HeaderDiffers,
+            true if !same_form => Fit::FormDiffers,
+            true => Fit::Matches,
         };
         (block, fit)
     }
@@ -94,8 +94,8 @@ impl Block {
 
     /// Returns the Zstandard frame that the block is; `None` if it is not one that an archive has.
     pub(crate) fn page_frame(&self, window: &[u8]) -> Option<PageFrame> {
-        match look(self.bytes(window)) {
-            Seen::Page(frame) if frame.len == self.len => Some(frame),
+        match peek_frame(self.bytes(window)) {
+            FramePeek::Page(frame) if frame.len == self.len => Some(frame),
             _ => None,
         }
     }
@@ -146,7 +146,7 @@ impl Block {
         if self.raw {
             return PageData::new(PageKind::Raw, bytes).ok();
         }
-        if self.len == WORD_BLOCK && word_of(bytes).is_some() {
+        if self.len == WORD_BLOCK_LEN && word_of(bytes).is_some() {
             return PageData::new(PageKind::SameFilled, &bytes[1..9]).ok();
         }
         PageData::new(PageKind::Lz4, bytes).ok()
@@ -175,7 +175,7 @@ impl Block {
     pub(crate) fn decode(&self, window: &[u8], dictionary: &[u8], out: &mut [u8]) -> Result<usize> {
         let bytes = self.bytes(window);
         if self.format == Format::Zstd {
-            let mut context = Context::lend().map_err(Error::Decoder)?;
+            let mut context = Context::acquire().map_err(Error::Decoder)?;
             return context.decode(bytes, out).map_err(|error| self.corrupt(error));
         }
         if self.raw {
@@ -207,13 +207,13 @@ impl Block {
 
     /// Returns the most bytes that the block can decode to: no byte of an LZ4 block stands for more than 255, and a frame of
     /// a page holds a page at most.
-    pub(crate) fn decoded_bound(&self, max_block: usize) -> usize {
+    pub(crate) fn decoded_bound(&self, max_block_len: usize) -> usize {
         if self.format == Format::Zstd {
             PAGE_SIZE
         } else if self.raw {
             self.len
         } else {
-            self.len.saturating_mul(255).min(max_block)
+            self.len.saturating_mul(255).min(max_block_len)
         }
     }
 
@@ -228,7 +228,7 @@ impl Block {
         Error::index(format!("page {page} (byte {at}): the block there is not the one that it describes"))
     }
 
-    /// Returns whether the block can hold a page, or the last and shorter one, or a run of zero pages.
+    /// Returns `true` if the block can hold a page, or the last and shorter one, or a run of zero pages.
     pub(crate) fn may_be_page(&self) -> bool {
         if self.raw { self.len <= PAGE_SIZE } else { self.len < PAGE_SIZE }
     }
@@ -240,10 +240,10 @@ pub(crate) fn decoded_len(block: &[u8]) -> Option<usize> {
     sequences(block).map(|sequences| sequences.content_len)
 }
 
-/// Returns whether the block's last bytes are literals, as the format demands of every block with a match. C lz4
+/// Returns `true` if the block's last bytes are literals, as the format demands of every block with a match. C lz4
 /// refuses other blocks, `lz4_flex` accepts them.
 fn ends_in_literals(block: &[u8]) -> bool {
-    // The last token of such a block counts the bytes behind it. Most blocks do not even look like that.
+    // The last token of such a block counts the bytes after it. Most blocks have no such token.
     let suspicious = (0..LAST_LITERALS).any(|literals| {
         let token = block.len().checked_sub(literals + 1).and_then(|at| block.get(at));
         token.is_some_and(|token| usize::from(token >> 4) == literals)

@@ -1,11 +1,11 @@
-//! The two formats of archives, and what differs between them: the lengths of blocks, runs and ends.
+//! The two formats of archives, and their differences: the lengths of blocks, runs and ends.
 
 use trueno_zram_core::PageKind;
 
 use crate::error::{Error, Result};
 use crate::index::entry::PageEntry;
 use crate::index::layout::GROUP_PAGES;
-use crate::lz4::constant::{self, RUN_PAGES, WORD_BLOCK};
+use crate::lz4::constant::{self, RUN_PAGES, WORD_BLOCK_LEN};
 use crate::lz4::header::{FRAME_MAGIC, LEGACY_MAGIC, Lz4Header, SKIPPABLE_MAGIC};
 use crate::zstd::frame::ZSTD_MAGIC;
 use crate::zstd::{constant as zstd_constant, frame};
@@ -112,7 +112,7 @@ impl Layout {
         }
     }
 
-    /// Returns whether every block has a checksum.
+    /// Returns `true` if every block has a checksum.
     pub(crate) fn block_checksums(&self) -> bool {
         match self {
             Self::Lz4(header) => header.block_checksums,
@@ -120,7 +120,7 @@ impl Layout {
         }
     }
 
-    /// Returns whether there is a checksum of the whole content.
+    /// Returns `true` if there is a checksum of the whole content.
     pub(crate) fn content_checksum(&self) -> bool {
         matches!(self, Self::Lz4(Lz4Header { content_checksum: true, .. }))
     }
@@ -156,7 +156,7 @@ impl Layout {
             (_, PageEntry::Continues) => None,
             (_, PageEntry::Packed(len)) => Some(usize::from(len)),
             (Self::Lz4(_), PageEntry::Zeros(pages)) => Some(constant::zero_block(usize::from(pages)).bytes.len()),
-            (Self::Lz4(_), PageEntry::Word) => Some(WORD_BLOCK),
+            (Self::Lz4(_), PageEntry::Word) => Some(WORD_BLOCK_LEN),
             (Self::Lz4(_), PageEntry::Raw(len)) => Some(usize::from(len)),
             (Self::Zstd { checksums }, PageEntry::Zeros(pages)) => {
                 Some(zstd_constant::zero_frame_len(usize::from(pages), *checksums))
@@ -164,6 +164,11 @@ impl Layout {
             (Self::Zstd { checksums }, PageEntry::Word) => Some(zstd_constant::word_frame_len(*checksums)),
             (Self::Zstd { checksums }, PageEntry::Raw(len)) => Some(frame::raw_frame_len(usize::from(len), *checksums)),
         }
+    }
+
+    /// Returns the length of a block in the file; 0 if no block starts with this page.
+    pub(crate) fn stored_len(&self, entry: PageEntry) -> usize {
+        self.block_len(entry).map_or(0, |len| self.overhead() + len)
     }
 
     /// Returns the least length of a group, the last one excepted.

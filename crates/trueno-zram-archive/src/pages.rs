@@ -30,24 +30,34 @@ pub trait Pages: Send + Sync {
     /// Reads consecutive pages, from `first` on. A shorter last page is filled up with zeros.
     ///
     /// # Errors
-    /// [`Error::PageRange`] for pages behind the end; others if a page is damaged or cannot be read. A source must never
+    /// [`Error::PageRange`] for pages past the end; others if a page is damaged or cannot be read. A source must never
     /// return other bytes than those that were saved.
     fn read(&self, first: u64, out: &mut [Page]) -> Result<()>;
 
-    /// Reads pages that follow each other into `buffer`, as many as it holds, and calls `visit` with the number of the first
-    /// of them, again and again, until it breaks. An error is about the pages from this number on that the buffer has room
-    /// for, or about all that are left of a group.
+    /// Reads consecutive pages in portions of up to the length of `buffer`, and calls `visit` with each portion and the number of
+    /// its first page, until that breaks. An error stands for a whole portion, or for the rest of a group.
+    ///
+    /// ```
+    /// use std::ops::ControlFlow;
+    /// use trueno_zram_archive::{Image, Pages};
+    /// let (image, mut buffer, mut firsts) = (Image::new(vec![[7; 4096]; 10]), [[0; 4096]; 4], Vec::new());
+    /// image.visit(1..10, &mut buffer, &mut |first, pages| {
+    ///     firsts.push((first, pages.map_or(0, <[_]>::len)));
+    ///     ControlFlow::Continue(())
+    /// });
+    /// assert_eq!(firsts, [(1, 4), (5, 4), (9, 1)]);
+    /// ```
     fn visit(&self, pages: Range<u64>, buffer: &mut [Page], visit: &mut Visit<'_>) {
         let _ = visit_portions(pages, buffer, visit, |first, out| self.read(first, out));
     }
 
-    /// Returns whether a page is known to be zero. Sources that would have to read it may return `false`.
+    /// Returns `true` if a page is known to be zero. Sources that would have to read it may return `false`.
     ///
     /// # Errors
     /// Like [`read`](Self::read).
     fn is_zero(&self, page: u64) -> Result<bool>;
 
-    /// Returns whether a page can be read at once. If not, reading it takes about as long as reading all pages near it.
+    /// Returns `true` if a page can be read without reading others. If not, it takes about as long as reading all pages near it.
     fn is_located(&self, page: u64) -> bool {
         let _ = page;
         true
@@ -62,7 +72,7 @@ pub trait Pages: Send + Sync {
         Ok(0)
     }
 
-    /// Returns the number of threads that it pays to read with, side by side.
+    /// Returns the most threads that can usefully read in parallel.
     fn max_readers(&self) -> usize {
         usize::MAX
     }
@@ -206,8 +216,8 @@ impl Pages for PlainPages {
         check_pages(self, first, out.len())?;
         let (at, bytes) = (first * PAGE_SIZE as u64, out.as_flattened_mut());
         let len = usize::try_from(self.len_bytes - at).unwrap_or(usize::MAX).min(bytes.len());
-        let (content, behind) = bytes.split_at_mut(len);
-        behind.fill(0);
+        let (content, rest) = bytes.split_at_mut(len);
+        rest.fill(0);
         self.file.read_exact_at(content, at).map_err(|source| Error::Read { at, source })
     }
 

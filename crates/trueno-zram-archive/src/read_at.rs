@@ -38,12 +38,6 @@ pub trait ReadAt: Send + Sync {
     fn expect_reads(&self, at: u64, len: usize) {
         let _ = (at, len);
     }
-
-    /// Announces ranges that will be read soon. Files ignore it; a source with long round trips can fetch all of them at
-    /// once.
-    fn prefetch(&self, ranges: &[Range<u64>]) {
-        let _ = ranges;
-    }
 }
 
 #[cfg(unix)]
@@ -81,28 +75,6 @@ impl ReadAt for Vec<u8> {
     }
 }
 
-impl<T: ReadAt + ?Sized> ReadAt for Arc<T> {
-    fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
-        (**self).read_exact_at(bytes, at)
-    }
-
-    fn len_bytes(&self) -> io::Result<u64> {
-        (**self).len_bytes()
-    }
-
-    fn bytes_at(&self, at: u64, len: usize) -> Option<&[u8]> {
-        (**self).bytes_at(at, len)
-    }
-
-    fn expect_reads(&self, at: u64, len: usize) {
-        (**self).expect_reads(at, len);
-    }
-
-    fn prefetch(&self, ranges: &[Range<u64>]) {
-        (**self).prefetch(ranges);
-    }
-}
-
 /// A part of a file, as a file of its own.
 #[derive(Clone)]
 pub(crate) struct FileSpan {
@@ -116,8 +88,8 @@ impl FileSpan {
         Self { file, start, len }
     }
 
-    /// Returns the position of bytes of the part in the file; `None` if they are not all within the part.
-    fn place_of(&self, at: u64, len: usize) -> Option<u64> {
+    /// Returns the position in the file of bytes of the part; `None` if they are not all within it.
+    fn file_offset(&self, at: u64, len: usize) -> Option<u64> {
         at.checked_add(len as u64).filter(|end| *end <= self.len)?;
         self.start.checked_add(at)
     }
@@ -125,8 +97,8 @@ impl FileSpan {
 
 impl ReadAt for FileSpan {
     fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
-        let place = self.place_of(at, bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-        self.file.read_exact_at(bytes, place)
+        let offset = self.file_offset(at, bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        self.file.read_exact_at(bytes, offset)
     }
 
     fn len_bytes(&self) -> io::Result<u64> {
@@ -134,21 +106,13 @@ impl ReadAt for FileSpan {
     }
 
     fn bytes_at(&self, at: u64, len: usize) -> Option<&[u8]> {
-        self.file.bytes_at(self.place_of(at, len)?, len)
+        self.file.bytes_at(self.file_offset(at, len)?, len)
     }
 
     fn expect_reads(&self, at: u64, len: usize) {
-        if let Some(place) = self.place_of(at, len) {
-            self.file.expect_reads(place, len);
+        if let Some(offset) = self.file_offset(at, len) {
+            self.file.expect_reads(offset, len);
         }
-    }
-
-    fn prefetch(&self, ranges: &[Range<u64>]) {
-        let in_file = |range: &Range<u64>| {
-            let end = range.end.min(self.len);
-            (range.start < end).then(|| self.start + range.start..self.start + end)
-        };
-        self.file.prefetch(&ranges.iter().filter_map(in_file).collect::<Vec<_>>());
     }
 }
 
@@ -159,13 +123,13 @@ impl std::fmt::Debug for FileSpan {
 }
 
 /// A part of a file, read from its start to its end.
-pub(crate) struct Sequential {
+pub(crate) struct SequentialReader {
     file: Arc<dyn ReadAt>,
     at: u64,
     end: u64,
 }
 
-impl Sequential {
+impl SequentialReader {
     /// Reads the bytes of a range, or as many of them as the file has.
     pub(crate) fn new(file: &Arc<dyn ReadAt>, range: Range<u64>) -> Result<Self> {
         let len = file_len(&**file)?;
@@ -173,7 +137,7 @@ impl Sequential {
     }
 }
 
-impl Read for Sequential {
+impl Read for SequentialReader {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let left = usize::try_from(self.end.saturating_sub(self.at)).unwrap_or(usize::MAX);
         let count = bytes.len().min(left);
@@ -200,7 +164,7 @@ pub(crate) fn read_at(file: &dyn ReadAt, at: u64, bytes: &mut [u8]) -> Result<()
     read_part(file, at, bytes, None, "a part that the index describes")
 }
 
-/// Fills `bytes` from the position `at`, which lies within this part of the file, and belongs to this page.
+/// Fills `bytes` from the position `at`. If the file is too short, the error names `page` and `within`, the part of the file.
 pub(crate) fn read_part(
     file: &dyn ReadAt,
     at: u64,

@@ -9,7 +9,7 @@ pub(crate) fn put(mut number: u64, out: &mut Vec<u8>) {
     out.push(number.to_le_bytes()[0]);
 }
 
-/// Why there is no number at the front of some bytes.
+/// The reason why bytes do not start with a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VarintError {
     /// The bytes end within it.
@@ -36,7 +36,7 @@ pub(crate) fn take(bytes: &mut &[u8]) -> Result<u64, VarintError> {
     Err(VarintError::TooLong)
 }
 
-/// Makes a small number of one that is small in either direction.
+/// Maps a number with a sign to one without, so that small distances in either direction stay small.
 pub(crate) fn zigzag(number: i64) -> u64 {
     (number.cast_unsigned() << 1) ^ (number >> 63).cast_unsigned()
 }

@@ -14,8 +14,8 @@ use trueno_zram_core::{
     workers_beside_driver,
 };
 use trueno_zram_io::{
-    ArchiveOutput, Base, Compressed, CompressedDelta, Compressors, Decoders, DeltaOptions, Gpu, Observer, PageSource,
-    Workers,
+    ArchiveOutput, Compressed, CompressedDelta, Compressors, Decoders, DeltaBase, DeltaOptions, Gpu, Observer,
+    PageSource, Workers,
 };
 
 use crate::args::{
@@ -193,7 +193,7 @@ impl Engine {
         &mut self,
         source: S,
         out: W,
-        base: Base<'_>,
+        base: DeltaBase<'_>,
         options: WriteOptions,
         observer: &dyn Observer,
     ) -> Result<CompressedDelta<S, W>, S::Error> {
@@ -211,11 +211,11 @@ impl Engine {
 
     /// Returns the decoders for the pipelines.
     pub(crate) fn decoders(&mut self) -> Decoders<'_> {
-        let helps = !self.lanes.is_empty();
+        let cpu_helps = !self.lanes.is_empty();
         match &mut self.codec {
             EngineCodec::Cpu(_) => Decoders::Cpu,
-            EngineCodec::Gpu(gpu) => Decoders::Gpu { gpu: Gpu::Cuda(gpu), helps },
-            EngineCodec::Interpreter(gpu) => Decoders::Gpu { gpu: Gpu::Interpreter(gpu), helps },
+            EngineCodec::Gpu(gpu) => Decoders::Gpu { gpu: Gpu::Cuda(gpu), cpu_helps },
+            EngineCodec::Interpreter(gpu) => Decoders::Gpu { gpu: Gpu::Interpreter(gpu), cpu_helps },
         }
     }
 

@@ -58,23 +58,23 @@ fn accept_next<C>(mut accept: impl FnMut() -> io::Result<C>) -> io::Result<C> {
 pub struct ClientConnection<'a, L: Listen> {
     listener: &'a L,
     connections: &'a Connections<L::Connection>,
-    place: Admitted<L::Connection>,
+    admitted: Admitted<L::Connection>,
 }
 
 impl<L: Listen> ClientConnection<'_, L> {
     /// Returns the connection.
     #[must_use]
     pub fn connection(&self) -> &L::Connection {
-        self.place.connection()
+        self.admitted.connection()
     }
 
     /// Marks the connection as established: it counts from now on, and is not displaced by others. Returns `false` if it was
     /// displaced already, or if enough others were served: it has been disconnected, and the caller must stop serving it.
     #[must_use]
     pub fn establish(&self) -> bool {
-        let is_established = self.place.establish().is_ok();
+        let is_established = self.admitted.establish().is_ok();
         if self.connections.is_closed() {
-            // Nobody else is served: wakes up the thread that accepts.
+            // No more clients are served: wakes the thread that accepts.
             stop_accepting(self.listener);
         }
         is_established
@@ -82,11 +82,11 @@ impl<L: Listen> ClientConnection<'_, L> {
 }
 
 /// Accepts connections, and serves each on a thread of its own, [`MAX_CONNECTIONS`] at a time, until `total` of them were
-/// [established](ClientConnection::establish). Returns when all have ended. Then nobody can connect to the socket any more, and
-/// connections that waited in its queue were closed.
+/// [established](ClientConnection::establish). Returns when all have ended. The socket then accepts no more connections,
+/// and those that waited in its queue were closed.
 ///
-/// When all places are taken, the next connection displaces the oldest one that is not established. If all are, it waits. Where
-/// no thread can be started, a connection is served by the caller's, and others wait.
+/// When all places are taken, the next connection displaces the oldest one that is not established. If all are, it waits. If no
+/// thread can be started, the caller's thread serves the connection, and others wait.
 ///
 /// The example of the [crate] serves one client.
 ///
@@ -127,7 +127,7 @@ pub fn serve_each_within<L: Listen>(
     let connections = Connections::new(limits);
     let (connections, serve, mut on_crowded) = (&connections, &serve, Some(on_crowded));
     thread::scope(|threads| {
-        let _queue = DismissQueue(listener);
+        let _stop = StopOnDrop(listener);
         while !connections.is_closed() {
             let accepted = accept_next(|| listener.accept());
             if connections.is_closed() {
@@ -135,14 +135,14 @@ pub fn serve_each_within<L: Listen>(
             }
             // Silent clients would keep this from returning.
             let connection = accepted.inspect_err(|_| connections.close())?;
-            let place = connections.admit(connection).or_else(|connection| {
+            let admitted = connections.admit(connection).or_else(|connection| {
                 if let Some(on_crowded) = on_crowded.take_if(|_| !connections.is_closed()) {
                     on_crowded();
                 }
                 connections.admit_or_wait(connection).ok_or(())
             });
-            let Ok(place) = place else { break };
-            let client = Arc::new(ClientConnection { listener, connections, place });
+            let Ok(admitted) = admitted else { break };
+            let client = Arc::new(ClientConnection { listener, connections, admitted });
             let theirs = Arc::clone(&client);
             let work = move || serve(&theirs);
             if thread::Builder::new().name("client".into()).spawn_scoped(threads, work).is_err() {
@@ -153,10 +153,10 @@ pub fn serve_each_within<L: Listen>(
     })
 }
 
-/// Stops a listener when it is dropped: nobody can connect any more, and connections that wait in the queue are closed.
-struct DismissQueue<'a, L: Listen>(&'a L);
+/// Stops a listener when dropped: it accepts no more connections, and those that wait in the queue are closed.
+struct StopOnDrop<'a, L: Listen>(&'a L);
 
-impl<L: Listen> Drop for DismissQueue<'_, L> {
+impl<L: Listen> Drop for StopOnDrop<'_, L> {
     fn drop(&mut self) {
         stop_accepting(self.0);
         // A socket that was shut down does not wait. The queue has an end: nothing is added to it.
@@ -164,7 +164,7 @@ impl<L: Listen> Drop for DismissQueue<'_, L> {
     }
 }
 
-/// Returns `true` if a later connection may be accepted all the same: a client left, a network is down, or something is short.
+/// Returns `true` if a later connection may still be accepted: a client left, a network is down, or a resource is exhausted.
 /// accept(2) also lists EOPNOTSUPP among the errors of a network, but a socket that cannot accept at all gives it as well.
 fn is_transient(error: &io::Error) -> bool {
     const TRANSIENT: [Errno; 12] = [
@@ -207,7 +207,7 @@ mod tests {
         accept_next(|| answers.next().unwrap_or(Ok(()))).unwrap();
     }
 
-    /// Serves clients at a socket until `limit` of them have spoken, while `connect` runs. Each is told `+` for its first byte.
+    /// Serves clients at a socket until `limit` of them have spoken, while `connect` runs. Each gets `+` for its first byte.
     fn serve_while(
         at_a_time: usize,
         limit: usize,

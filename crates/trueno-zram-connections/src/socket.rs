@@ -78,7 +78,7 @@ pub fn enable_keepalive(stream: &TcpStream) -> io::Result<()> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientTimeout {
-    /// None of its own: any error of the stream ends the connection, also that of a limit that the stream has.
+    /// No limit beyond the stream's own: any error of the stream ends the connection, including a timeout.
     Unlimited,
     /// All requests end at this moment.
     Until(Instant),

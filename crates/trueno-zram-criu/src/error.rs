@@ -15,7 +15,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// A pagemap is malformed.
@@ -31,7 +31,7 @@ pub enum Error {
     Archive {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: trueno_zram_archive::Error,
     },
     /// A compressed file of pages has no index, so that single pages cannot be found.

@@ -19,6 +19,20 @@ const PLAIN_SUFFIX: &str = ".img";
 pub(crate) const COMPRESSED_SUFFIXES: [&str; 3] = [".img.lz4", ".img.zst", ".img.tzd"];
 
 /// A directory that `criu dump` wrote.
+///
+/// ```
+/// use trueno_zram_criu::{DumpedMemory, ImageDir, Pagemap, PagemapEntry};
+/// use trueno_zram_io::ArchiveOpener;
+/// # let dir = tempfile::tempdir()?;
+/// # let entries = vec![PagemapEntry { address: 0x7000, pages: 2, parent: false, lazy: true, present: true }];
+/// # std::fs::write(dir.path().join("pagemap-42.img"), Pagemap { pages_id: 1, entries }.encode())?;
+/// # std::fs::write(dir.path().join("pages-1.img"), [7; 8192])?;
+/// let images = ImageDir::open(dir.path())?;
+/// assert!(images.describes(1) && !images.describes(2));
+/// let memory = DumpedMemory::open(&images, &ArchiveOpener::new())?;
+/// assert_eq!(memory.len_bytes(), 8192);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct ImageDir {
     path: PathBuf,
@@ -29,8 +43,8 @@ pub struct ImageDir {
 /// The pagemap of a process, or of shared memory.
 #[derive(Debug)]
 pub(crate) struct ProcessImage {
-    /// The process, or the number of the shared memory.
-    pub(crate) pid: u64,
+    /// The number of the process, or of the shared memory.
+    pub(crate) id: u64,
     pub(crate) path: PathBuf,
     pub(crate) pagemap: Pagemap,
 }
@@ -53,7 +67,7 @@ pub struct PagesName {
 }
 
 impl PagesName {
-    /// Understands a file name; `None` if it is not one of a pages file.
+    /// Parses a file name. Returns `None` if it is not that of a pages file.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         let rest = name.strip_prefix("pages-")?;
@@ -78,10 +92,10 @@ impl ImageDir {
                 Some(digits) => (&mut shared, digits),
                 None => (&mut processes, digits),
             };
-            let Some(pid) = parse_number(digits) else { continue };
+            let Some(id) = parse_number(digits) else { continue };
             let path = path.join(&name);
             if let Some(pagemap) = read_pagemap(&path)? {
-                images.push(ProcessImage { pid, path, pagemap });
+                images.push(ProcessImage { id, path, pagemap });
             }
         }
         if processes.is_empty() {
@@ -166,7 +180,7 @@ fn read_pagemap(path: &Path) -> Result<Option<Pagemap>, Error> {
     })
 }
 
-/// Returns the names in a directory, sorted. Names that are not Unicode are none of CRIU's.
+/// Returns the names in a directory, sorted. Names that are not Unicode are skipped: CRIU writes none.
 pub(crate) fn names(path: &Path) -> Result<Vec<String>, Error> {
     let mut names = Vec::new();
     for entry in fs::read_dir(path).map_err(Error::io(path))? {

@@ -17,14 +17,30 @@ const COPY_PAGES: usize = 256;
 /// Attempts to remove a directory that another thread still writes to.
 const REMOVE_TRIES: u32 = 1000;
 
-/// A directory that is removed when this is dropped.
+/// The image directory that `criu restore --lazy-pages` starts from. It is removed when this is dropped.
+///
+/// ```
+/// use trueno_zram_criu::{ImageDir, LazyDir, Pagemap, PagemapEntry};
+/// use trueno_zram_io::ArchiveOpener;
+/// # let dir = tempfile::tempdir()?;
+/// # let (images, path) = (dir.path().join("images"), dir.path().join("lazy"));
+/// # std::fs::create_dir(&images)?;
+/// # let entries = vec![PagemapEntry { address: 0x7000, pages: 2, parent: false, lazy: true, present: true }];
+/// # std::fs::write(images.join("pagemap-42.img"), Pagemap { pages_id: 1, entries }.encode())?;
+/// # std::fs::write(images.join("pages-1.img"), [7; 8192])?;
+/// let lazy = LazyDir::create(&path)?;
+/// lazy.write(&ImageDir::open(&images)?, &ArchiveOpener::new())?;
+/// // Both pages can wait, so the directory has neither.
+/// assert_eq!(std::fs::metadata(path.join("pages-1.img"))?.len(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct LazyDir {
     path: PathBuf,
 }
 
 impl LazyDir {
-    /// Makes the directory, for its owner alone: memory is private, whatever the directory around it.
+    /// Creates the directory with access for its owner only, since it holds private memory.
     ///
     /// # Errors
     /// [`Error::Io`] if something is there.
@@ -33,10 +49,13 @@ impl LazyDir {
         Ok(Self { path: path.into() })
     }
 
-    /// Fills the directory as [`write_lazy_dir`] does.
+    /// Fills the directory as `criu dump --lazy-pages` would: with the pages that a process needs before it runs, and pagemaps
+    /// that mark the others as lazy.
+    ///
+    /// Other images become symbolic links. The original directory is not changed. The opener finds the bases of deltas.
     ///
     /// # Errors
-    /// Those of [`write_lazy_dir`].
+    /// [`Error::Io`] if a file cannot be written; errors of pagemaps and archives.
     pub fn write(&self, images: &ImageDir, opener: &ArchiveOpener) -> Result<(), Error> {
         let path = &self.path;
         let original = fs::canonicalize(images.path()).map_err(Error::io(images.path()))?;
@@ -62,7 +81,7 @@ impl LazyDir {
         &self.path
     }
 
-    /// Removes a directory of this kind, even while another thread writes to it: for a process that is about to end.
+    /// Removes the directory, even while another thread writes to it: for a process that is about to end.
     pub fn remove(path: &Path) {
         // A file may appear after the others are gone. Without the directory, none can.
         let _ = (0..REMOVE_TRIES).find(|_| {
@@ -77,20 +96,7 @@ impl Drop for LazyDir {
     }
 }
 
-/// Makes an image directory as `criu dump --lazy-pages` leaves it: the pages that a process needs before it runs, and
-/// pagemaps that mark the others as lazy.
-///
-/// Other images become symbolic links. The original directory is not changed. The opener finds the bases of deltas.
-///
-/// # Errors
-/// [`Error::Io`] if `path` exists or a file cannot be written; errors of pagemaps and archives. Nothing is left behind.
-pub fn write_lazy_dir(images: &ImageDir, opener: &ArchiveOpener, path: &Path) -> Result<LazyDir, Error> {
-    let lazy = LazyDir::create(path)?;
-    lazy.write(images, opener)?;
-    Ok(lazy)
-}
-
-/// Returns `true` for a file that is written anew, or that belongs to an earlier run of CRIU.
+/// Returns `true` for a file that is rewritten, or that belongs to an earlier run of CRIU.
 fn is_rewritten(name: &str) -> bool {
     name.starts_with("pagemap-")
         || PagesName::parse(name).is_some()
@@ -141,7 +147,7 @@ fn write_process(
         while next < end {
             let count = usize::try_from(end - next).unwrap_or(usize::MAX).min(COPY_PAGES);
             let address = entry.address + (next - start) * PAGE_SIZE as u64;
-            let damaged = |source| Error::Damaged { pid: image.pid, address, page: next, source };
+            let damaged = |source| Error::Damaged { pid: image.id, address, page: next, source };
             pages.read(next, &mut buffer[..count]).map_err(damaged)?;
             out.write_all(buffer[..count].as_flattened()).map_err(Error::io(&pages_path))?;
             next += count as u64;

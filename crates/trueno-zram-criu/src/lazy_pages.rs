@@ -1,7 +1,7 @@
 //! In place of `criu lazy-pages`: takes processes over from `criu restore`, and fills their memory.
 //!
-//! `criu restore --lazy-pages` connects to a Unix socket. Every process sends its number as 32 bits, and then, beside one byte of
-//! no meaning, its userfaultfd. A zombie sends its number negated, and nothing else. When all processes are about to run, a
+//! `criu restore --lazy-pages` connects to a Unix socket. Every process sends its number as 32 bits, and then, with one byte that
+//! has no meaning, its userfaultfd. A zombie sends its number negated, and nothing else. When all processes are about to run, a
 //! word of 32 bits says so, which is larger than the number of any process.
 
 use std::io;
@@ -58,7 +58,7 @@ impl LazyPages {
 
     /// Prepares a socket for [`serve`](Self::serve), before anybody can connect.
     ///
-    /// The kernel then says who sent a message: numbers in the images may be those of another PID namespace.
+    /// The kernel then reports the sender of each message: numbers in the images may be those of another PID namespace.
     ///
     /// # Errors
     /// Those of the operating system.
@@ -75,12 +75,24 @@ impl LazyPages {
     /// Accepts `criu restore` at a socket that [`prepare_socket`](Self::prepare_socket) has prepared, and serves its processes until
     /// their memory is complete, or they have ended.
     ///
-    /// `criu restore` is whoever sends something first, or leaves first. Connections that are silent do not keep it out, and end
-    /// then. It connects long before it has a process to send, so there is no time limit.
+    /// The first connection that sends something, or ends, is taken for `criu restore`. Silent connections do not keep it out, and are
+    /// closed then. It connects long before it has a process to send, so there is no time limit.
+    ///
+    /// ```no_run
+    /// use std::os::unix::net::UnixListener;
+    /// use trueno_zram_criu::{DumpedMemory, ImageDir, LazyPages};
+    /// use trueno_zram_io::ArchiveOpener;
+    /// let memory = DumpedMemory::open(&ImageDir::open("images".as_ref())?, &ArchiveOpener::new())?;
+    /// let daemon = LazyPages::new(memory, Default::default(), |notice| eprintln!("{notice:?}"))?;
+    /// let listener = UnixListener::bind(trueno_zram_criu::LAZY_PAGES_SOCKET)?;
+    /// LazyPages::prepare_socket(&listener)?;
+    /// println!("{:?}", daemon.serve(&listener)?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// Errors of the messages of `criu restore`, and [`Error::Restore`]. All processes that it had handed over have been ended then, but for those
-    /// that were complete. That a single process failed is passed to `notify`; see [`failures`](Self::failures).
+    /// Errors of the messages of `criu restore`, and [`Error::Restore`]. All processes that it had handed over have been ended then,
+    /// except those that were complete. The failure of a single process is passed to `notify`; see [`failures`](Self::failures).
     pub fn serve(&self, listener: &UnixListener) -> Result<RestoreReport, Error> {
         let early = EarlyChecks::default();
         thread::scope(|threads| {
@@ -119,10 +131,10 @@ impl LazyPages {
             early.end();
             match &taken {
                 Ok(()) => self.restore.start_fill(),
-                // Nobody would serve what was taken over.
+                // The processes taken over would not be served.
                 Err(_) => self.restore.end_all(),
             }
-            let report = handler.join().unwrap_or(Err(trueno_zram_restore::Error::Worker));
+            let report = handler.join().unwrap_or(Err(trueno_zram_restore::Error::FillPanicked));
             taken?;
             Ok(report?)
         })
@@ -165,7 +177,7 @@ impl LazyPages {
         let process = match opened {
             Ok(process) => process,
             Err(error) => {
-                // CRIU ends its processes once it finds the connection closed. What is missing must not become zeros before.
+                // CRIU ends its processes once it finds the connection closed. Missing pages must not become zeros before.
                 let _ = connection.shutdown(Shutdown::Both);
                 if let Some((extents, source)) = known {
                     self.restore.poison(MissingMemory { pid: number, uffd: fd, source, extents });
@@ -174,7 +186,7 @@ impl LazyPages {
             }
         };
         let Some((extents, source)) = known else {
-            // It has a userfaultfd, and would wait for its first page for ever.
+            // It has a userfaultfd, and would wait for its first page forever.
             self.restore.refuse(&process, fd);
             return Err(Error::UnknownProcess { pid });
         };

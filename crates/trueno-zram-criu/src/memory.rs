@@ -63,7 +63,7 @@ impl DumpedMemory {
     pub fn open(dir: &ImageDir, opener: &ArchiveOpener) -> Result<Self, Error> {
         let mut memory = Self::default();
         for process in dir.processes() {
-            memory.add(process.pid, &process.pagemap, dir.open_pages(process, opener)?, &process.path)?;
+            memory.add(process.id, &process.pagemap, dir.open_pages(process, opener)?, &process.path)?;
         }
         Ok(memory)
     }
@@ -106,9 +106,9 @@ impl DumpedMemory {
 
     /// Returns the pages of a process that can wait: ranges of memory, and the file that they are in.
     #[cfg(target_os = "linux")]
-    pub(crate) fn lazy_pages(&self, pid: u64) -> Option<(Vec<trueno_zram_restore::Extent>, Arc<dyn Pages>)> {
+    pub(crate) fn lazy_pages(&self, pid: u64) -> Option<(Vec<trueno_zram_restore::MemoryExtent>, Arc<dyn Pages>)> {
         let ProcessPages { pages, extents, .. } = self.processes.get(&pid)?;
-        let lazy = extents.iter().filter(|extent| extent.lazy).map(|extent| trueno_zram_restore::Extent {
+        let lazy = extents.iter().filter(|extent| extent.lazy).map(|extent| trueno_zram_restore::MemoryExtent {
             address: extent.address,
             pages: extent.pages(),
             first_page: extent.first_page,

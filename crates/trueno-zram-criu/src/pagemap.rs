@@ -168,7 +168,7 @@ fn flags_of(entry: &PagemapEntry) -> u32 {
         .sum()
 }
 
-/// Why a pagemap file cannot be read.
+/// The reason why a pagemap file cannot be read.
 #[derive(Debug)]
 pub(crate) enum ReadError {
     Io(io::Error),

@@ -9,7 +9,7 @@ use trueno_zram_io::ArchiveOpener;
 use crate::error::Error;
 use crate::image_dir::COMPRESSED_SUFFIXES;
 
-/// Opens a pages file as what its name says: an archive, a delta with its bases, or plain pages.
+/// Opens a pages file by the kind that its name states: an archive, a delta with its bases, or plain pages.
 ///
 /// ```
 /// use trueno_zram_io::ArchiveOpener;

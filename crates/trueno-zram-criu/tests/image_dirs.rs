@@ -7,7 +7,7 @@ use std::path::Path;
 use trueno_test_restore::archive_of;
 use trueno_zram_archive::{ArchiveWriter, Format, WriteOptions};
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, Page};
-use trueno_zram_criu::{DumpedMemory, Error, ImageDir, Pagemap, PagemapEntry, open_pages, write_lazy_dir};
+use trueno_zram_criu::{DumpedMemory, Error, ImageDir, LazyDir, Pagemap, PagemapEntry, open_pages};
 use trueno_zram_io::ArchiveOpener;
 
 const PID: u64 = 4711;
@@ -41,6 +41,11 @@ fn write_images(dir: &Path, pages: &[Page]) {
     fs::write(dir.join("stats-dump"), b"of another run").unwrap();
 }
 
+fn write_lazy_dir(images: &ImageDir, path: &Path) -> Result<LazyDir, Error> {
+    let lazy = LazyDir::create(path)?;
+    lazy.write(images, &ArchiveOpener::new()).map(|()| lazy)
+}
+
 #[test]
 fn pages_files_are_opened_as_what_their_names_say() {
     let pages = pages(2207);
@@ -72,7 +77,7 @@ fn a_page_that_cannot_wait_and_is_damaged_leaves_no_lazy_directory() {
     // Within the first block: the header of the frame takes fewer bytes.
     archive[64] ^= 0x40;
     fs::write(images.join("pages-9.img.lz4"), archive).unwrap();
-    let refused = write_lazy_dir(&ImageDir::open(&images).unwrap(), &ArchiveOpener::new(), &lazy);
+    let refused = write_lazy_dir(&ImageDir::open(&images).unwrap(), &lazy);
     assert!(matches!(refused, Err(Error::Damaged { pid: PID, address: 0x40_0000, page: 0, .. })), "{refused:?}");
     assert!(!lazy.exists());
 }
@@ -87,7 +92,7 @@ fn a_lazy_directory_has_what_is_needed_at_once_and_nothing_else() {
     fs::write(dir.path().join("pages-3.img"), pages[..2].as_flattened()).unwrap();
     let images = ImageDir::open(dir.path()).unwrap();
     let path = parent.path().join("lazy");
-    let lazy = write_lazy_dir(&images, &ArchiveOpener::new(), &path).unwrap();
+    let lazy = write_lazy_dir(&images, &path).unwrap();
     let read = |name: &str| fs::read(path.join(name)).unwrap();
     let map = Pagemap::parse(&read("pagemap-4711.img")).unwrap();
     let flags: Vec<_> = map.entries.iter().map(|entry| (entry.lazy, entry.present)).collect();
@@ -97,7 +102,7 @@ fn a_lazy_directory_has_what_is_needed_at_once_and_nothing_else() {
     assert!(read("pages-3.img") == pages[..2].as_flattened(), "shared memory is not lazy");
     assert_eq!(read("core-4711.img"), b"registers");
     assert!(!path.join("stats-dump").exists() && !path.join("pages-9.img.lz4").exists());
-    assert!(write_lazy_dir(&images, &ArchiveOpener::new(), &path).is_err(), "it exists");
+    assert!(write_lazy_dir(&images, &path).is_err(), "it exists");
     drop(lazy);
     assert!(!path.exists());
     assert!(dir.path().join("core-4711.img").exists());

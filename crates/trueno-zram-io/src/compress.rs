@@ -1,17 +1,17 @@
 //! A source of pages into an archive: lanes that read, compress, assemble blocks and write side by side.
 //!
 //! A lane reads a few pages, compresses them while they are in its core's cache, and assembles their blocks with
-//! checksums. With a GPU, lanes read into its slots and assemble blocks from its results. Only the place of the blocks in the
-//! archive follows the order of the input. Then the blocks are written: at their place by any lane, or in order where the output
-//! has no positions.
+//! checksums. With a GPU, lanes read into its slots and assemble blocks from its results. Only the offsets of the blocks in the
+//! archive are assigned in the order of the input. Then the blocks are written: at their offset by any lane, or in order if the
+//! output is not a new file.
 //!
 //! Stages with a thread each (read, hash, compress on a pool, write) took a sixth to a third more time on two cores,
 //! depending on the size of their batches.
 
-mod claims;
 mod delta;
 #[cfg_attr(not(feature = "gpu"), path = "compress/gpu_absent.rs")]
 mod gpu;
+mod numbered_source;
 
 use std::marker::PhantomData;
 
@@ -26,16 +26,16 @@ use crate::pipeline::held_slots::{HeldSlots, NoSlots};
 use crate::pipeline::timeline::{Stage, timed};
 use crate::pipeline::{Pipeline, Work};
 use crate::workers::{Observer, Workers};
-use claims::{Claimed, PageClaims};
+use numbered_source::{NumberedSource, UnitContent};
 
-pub use delta::{Base, CompressedDelta, DeltaOptions, compress_delta};
+pub use delta::{CompressedDelta, DeltaBase, DeltaOptions, compress_delta};
 pub use gpu::Gpu;
 
 /// Pages that a lane takes at a time: together with their compressed form they stay in the core's cache.
 const LANE_PAGES: usize = 64;
 
-/// Units beyond one per lane, which wait for their turn.
-const WAITING_PER_LANE: usize = 2;
+/// Units in memory beyond one per lane, which wait for those before them.
+const QUEUED_PER_LANE: usize = 2;
 
 /// The codecs that compress pages.
 #[derive(Debug)]
@@ -77,28 +77,63 @@ pub fn compress<S: PageSource, W: ArchiveOutput>(
     compressors: Compressors<'_>,
     workers: Workers<'_>,
 ) -> Result<Compressed<S, W>, S::Error> {
+    let job = Job { source, out, options, workers };
     match compressors {
         Compressors::Lanes(codecs) => {
-            let (lanes, unit_pages) = lanes_for(source.len_bytes(), codecs.len().min(workers.threads()));
-            let (work, archive) = Compress::new(out, options, lanes, unit_pages, NoSlots, workers.observer)?;
-            let pipeline = pipeline_of(source, work, archive, options, lanes * (1 + WAITING_PER_LANE));
+            let plan = LanePlan::new(job.source.len_bytes(), codecs.len().min(workers.threads()));
+            let pipeline = job.into_pipeline(plan, NoSlots)?;
             let mut codecs = codecs.iter_mut();
-            pipeline.run_on(workers.pool, (0..lanes).map(|_| codecs.next()));
+            pipeline.run_on(workers.pool, (0..plan.lanes).map(|_| codecs.next()));
             finish(pipeline)
         }
-        Compressors::Gpu { gpu, helpers } => gpu::compress(source, out, options, gpu, helpers, workers),
+        Compressors::Gpu { gpu, helpers } => gpu::compress(job, gpu, helpers),
     }
 }
 
-fn pipeline_of<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots>(
+/// The arguments of [`compress`], without the codecs.
+struct Job<'a, S, W> {
     source: S,
-    work: Compress<'a, S, W, H>,
-    archive: ArchiveWriter<W>,
+    out: W,
     options: WriteOptions,
+    workers: Workers<'a>,
+}
+
+impl<'a, S: PageSource, W: ArchiveOutput> Job<'a, S, W> {
+    /// Starts the archive, and prepares the pipeline that writes it.
+    fn into_pipeline<H: HeldSlots>(
+        self,
+        plan: LanePlan,
+        slots: H,
+    ) -> Result<Pipeline<'a, Compress<'a, S, W, H>>, Error> {
+        let Self { source, out, options, workers: Workers { observer, .. } } = self;
+        let out_name = out.name().to_owned();
+        // One lane writes in order anyway.
+        let positional = if plan.lanes > 1 { out.positional_file(plan.lanes) } else { None };
+        let archive = ArchiveWriter::new(out, options).map_err(|error| Error::archive(&out_name, error))?;
+        let (shape, unit_pages) = (archive.block_shape(), plan.unit_pages);
+        let work = Compress { shape, unit_pages, positional, out_name, slots, observer, pages: PhantomData };
+        let pipeline = Pipeline::new(work, NumberedSource::new(source), archive, plan.max_units, observer);
+        Ok(pipeline.with_hash(options.content_checksum.then(ContentHash::new)))
+    }
+}
+
+/// The lanes of a pipeline, and the size and number of their units.
+#[derive(Clone, Copy)]
+struct LanePlan {
+    lanes: usize,
+    unit_pages: usize,
     max_units: usize,
-) -> Pipeline<'a, Compress<'a, S, W, H>> {
-    let (hash, observer) = (options.content_checksum.then(ContentHash::new), work.observer);
-    Pipeline::new(work, PageClaims::new(source), archive, max_units, observer).with_hash(hash)
+}
+
+impl LanePlan {
+    /// Plans lanes on the CPU. A small source needs few lanes and little memory.
+    fn new(source_bytes: Option<u64>, max_lanes: usize) -> Self {
+        let pages = source_bytes.map_or(u64::MAX, |len_bytes| len_bytes.div_ceil(PAGE_SIZE as u64));
+        let pages = usize::try_from(pages).unwrap_or(usize::MAX).max(1);
+        let unit_pages = LANE_PAGES.min(pages);
+        let lanes = max_lanes.clamp(1, pages.div_ceil(unit_pages));
+        Self { lanes, unit_pages, max_units: lanes * (1 + QUEUED_PER_LANE) }
+    }
 }
 
 /// Adds the sections of the source and the end of the archive, once all lanes have ended.
@@ -114,15 +149,7 @@ fn finish<S: PageSource, W: ArchiveOutput, H: HeldSlots>(
     Ok(Compressed { source, out, summary })
 }
 
-/// The number of lanes on the CPU, and of pages that each takes at a time. A small input needs few lanes and little memory.
-fn lanes_for(source_bytes: Option<u64>, max_lanes: usize) -> (usize, usize) {
-    let pages = source_bytes.map_or(u64::MAX, |len_bytes| len_bytes.div_ceil(PAGE_SIZE as u64));
-    let pages = usize::try_from(pages).unwrap_or(usize::MAX).max(1);
-    let unit_pages = LANE_PAGES.min(pages);
-    (max_lanes.clamp(1, pages.div_ceil(unit_pages)), unit_pages)
-}
-
-/// Pages into the blocks of an archive.
+/// Compresses pages into the blocks of an archive.
 struct Compress<'a, S, W, H> {
     shape: BlockShape,
     unit_pages: usize,
@@ -138,9 +165,9 @@ struct Compress<'a, S, W, H> {
 /// Pages and their blocks.
 struct BlockUnit<Done> {
     first_page: u64,
-    /// Pages that a lane compresses itself, or the bytes behind the last page of a slot.
-    room: AlignedPages,
-    claimed: Claimed,
+    /// Pages that a lane compresses itself, or the bytes after the last whole page of a slot.
+    buffer: AlignedPages,
+    content: UnitContent,
     /// The pages that a GPU has compressed, as long as they are needed.
     slot: Option<Done>,
     blocks: PageBlocks,
@@ -148,36 +175,19 @@ struct BlockUnit<Done> {
     at: u64,
 }
 
-impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Compress<'a, S, W, H> {
-    /// Starts an archive that `lanes` lanes write.
-    fn new(
-        out: W,
-        options: WriteOptions,
-        lanes: usize,
-        unit_pages: usize,
-        slots: H,
-        observer: &'a dyn Observer,
-    ) -> Result<(Self, ArchiveWriter<W>), Error> {
-        let out_name = out.name().to_owned();
-        // One lane writes in order anyway.
-        let positional = if lanes > 1 { out.positional_file(lanes) } else { None };
-        let archive = ArchiveWriter::new(out, options).map_err(|error| Error::archive(&out_name, error))?;
-        let shape = archive.block_shape();
-        Ok((Self { shape, unit_pages, positional, out_name, slots, observer, pages: PhantomData }, archive))
-    }
-
+impl<S: PageSource, W: ArchiveOutput, H: HeldSlots> Compress<'_, S, W, H> {
     fn archive_error(&self, error: trueno_zram_archive::Error) -> Error {
         Error::archive(&self.out_name, error)
     }
 
-    /// Compresses what a unit has in its room.
+    /// Compresses the content of a unit.
     fn compress(&self, codec: Option<&mut PageCodec>, unit: &mut BlockUnit<H::Done>) -> Result<(), Error> {
-        let BlockUnit { room, blocks, claimed, .. } = unit;
+        let BlockUnit { buffer, blocks, content, .. } = unit;
         let failed = |error| self.archive_error(error);
-        match claimed {
-            Claimed::Zeros(pages) => blocks.push_zeros(*pages).map_err(failed)?,
-            Claimed::Bytes(len_bytes) => {
-                let (pages, tail) = room.as_flattened()[..*len_bytes].as_chunks();
+        match content {
+            UnitContent::Zeros(pages) => blocks.push_zeros(*pages).map_err(failed)?,
+            UnitContent::Bytes(len_bytes) => {
+                let (pages, tail) = buffer.as_flattened()[..*len_bytes].as_chunks();
                 if let Some(codec) = codec {
                     let mut out = [0; PAGE_SIZE];
                     for page in pages {
@@ -189,7 +199,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Compress<'a, S, W, H> {
                 }
                 blocks.push_tail(tail).map_err(failed)?;
             }
-            Claimed::Range(_) => unreachable!("ranges are read first"),
+            UnitContent::Range(_) => unreachable!("ranges are read first"),
         }
         blocks.finish();
         Ok(())
@@ -197,30 +207,30 @@ impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Compress<'a, S, W, H> {
 }
 
 impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Work for Compress<'a, S, W, H> {
-    type Source = PageClaims<S>;
+    type Source = NumberedSource<S>;
     type Unit = BlockUnit<H::Done>;
     type Lane = Option<&'a mut PageCodec>;
     type Ordered = ArchiveWriter<W>;
     type Error = S::Error;
 
     fn unit(&self) -> BlockUnit<H::Done> {
-        let (room, blocks) = (AlignedPages::new(self.unit_pages), PageBlocks::default());
-        BlockUnit { first_page: 0, room, claimed: Claimed::Bytes(0), slot: None, blocks, at: 0 }
+        let (buffer, blocks) = (AlignedPages::new(self.unit_pages), PageBlocks::default());
+        BlockUnit { first_page: 0, buffer, content: UnitContent::Bytes(0), slot: None, blocks, at: 0 }
     }
 
     fn claim(
         &self,
-        source: &mut PageClaims<S>,
+        source: &mut NumberedSource<S>,
         _codec: &mut Self::Lane,
         unit: &mut BlockUnit<H::Done>,
     ) -> Result<bool, S::Error> {
-        let claimed = source.claim(&mut unit.room)?;
-        Ok(unit.set(claimed))
+        let content = source.claim(&mut unit.buffer)?;
+        Ok(unit.set(content))
     }
 
     fn run(&self, codec: &mut Self::Lane, unit: &mut BlockUnit<H::Done>) -> Result<(), S::Error> {
-        let BlockUnit { room, claimed, .. } = unit;
-        claimed.read(room, self.observer)?;
+        let BlockUnit { buffer, content, .. } = unit;
+        content.read(buffer, self.observer)?;
         unit.blocks.start(unit.first_page, self.shape);
         timed(self.observer, Stage::Compress, || self.compress(codec.as_deref_mut(), unit))?;
         Ok(())
@@ -234,14 +244,14 @@ impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Work for Compress<'a, S,
         if let Some(done) = &unit.slot {
             hash.update(H::pages(done).as_flattened());
         }
-        match &unit.claimed {
-            Claimed::Zeros(pages) => hash.update_zeros(pages * PAGE_SIZE as u64),
-            Claimed::Bytes(len_bytes) => hash.update(&unit.room.as_flattened()[..*len_bytes]),
-            Claimed::Range(_) => unreachable!("ranges are read first"),
+        match &unit.content {
+            UnitContent::Zeros(pages) => hash.update_zeros(pages * PAGE_SIZE as u64),
+            UnitContent::Bytes(len_bytes) => hash.update(&unit.buffer.as_flattened()[..*len_bytes]),
+            UnitContent::Range(_) => unreachable!("ranges are read first"),
         }
     }
 
-    /// Gives the blocks their place, or writes them if the output is written in order.
+    /// Assigns the blocks their offset, or writes them if the output is written in order.
     fn in_order(&self, archive: &mut ArchiveWriter<W>, unit: &mut BlockUnit<H::Done>) -> Result<bool, S::Error> {
         let blocks = &unit.blocks;
         if self.positional.is_none() {
@@ -255,17 +265,17 @@ impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Work for Compress<'a, S,
         Ok(self.positional.is_some())
     }
 
-    fn place(&self, unit: &mut BlockUnit<H::Done>) -> Result<(), S::Error> {
-        let file = self.positional.as_ref().expect("a unit has a place");
+    fn write(&self, unit: &mut BlockUnit<H::Done>) -> Result<(), S::Error> {
+        let file = self.positional.as_ref().expect("the unit has an offset");
         let written = timed(self.observer, Stage::Write, || file.write_at(unit.at, unit.blocks.bytes()));
         Ok(written.map_err(|error| Error::io(&self.out_name, Operation::Write, error))?)
     }
 
-    fn max_placing(&self) -> usize {
+    fn max_writers(&self) -> usize {
         self.positional.as_ref().map_or(0, PositionalFile::writers)
     }
 
-    fn waiting_bytes(&self, unit: &BlockUnit<H::Done>) -> usize {
+    fn queued_bytes(&self, unit: &BlockUnit<H::Done>) -> usize {
         unit.blocks.bytes().len()
     }
 
@@ -277,10 +287,10 @@ impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Work for Compress<'a, S,
 }
 
 impl<Done> BlockUnit<Done> {
-    /// Keeps what was claimed. Returns `false` at the end.
-    fn set(&mut self, claimed: Option<(u64, Claimed)>) -> bool {
-        let Some((first_page, claimed)) = claimed else { return false };
-        (self.first_page, self.claimed) = (first_page, claimed);
+    /// Keeps the content that was claimed. Returns `false` at the end.
+    fn set(&mut self, content: Option<(u64, UnitContent)>) -> bool {
+        let Some((first_page, content)) = content else { return false };
+        (self.first_page, self.content) = (first_page, content);
         true
     }
 }

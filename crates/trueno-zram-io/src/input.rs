@@ -73,7 +73,7 @@ impl Input {
     ///
     /// # Errors
     /// Like [`open`](Self::open), and [`Error::Refused`] for a named pipe.
-    pub fn open_at_once(path: &Path) -> Result<Self> {
+    pub fn open_nonblocking(path: &Path) -> Result<Self> {
         let flag = OFlags::NONBLOCK.bits().cast_signed();
         let input = Self::open_with(path, |path| File::options().read(true).custom_flags(flag).open(path))?;
         if path.as_os_str() == "-" {
@@ -83,7 +83,7 @@ impl Input {
         if input.metadata.file_type().is_fifo() && !is_inherited {
             return Err(Error::refused(input.name, Refusal::NamedPipe));
         }
-        // From here on, reads may wait.
+        // The flag was only for opening: reads may wait.
         let waiting = fcntl_getfl(&input.file).and_then(|flags| fcntl_setfl(&input.file, flags - OFlags::NONBLOCK));
         waiting.map_err(Operation::Open.failed(&input.name))?;
         Ok(input)
@@ -150,16 +150,16 @@ impl Input {
         self.mapped.get_or_init(map).as_ref()
     }
 
-    /// Reads until `room` is full or the input ends. Returns the bytes read.
-    pub(crate) fn read(&self, room: &mut [u8]) -> Result<usize> {
-        self.reading(fill(room, |rest, _| (&self.file).read(rest)))
+    /// Reads until `buffer` is full or the input ends. Returns the bytes read.
+    pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<usize> {
+        self.reading(fill(buffer, |rest, _| (&self.file).read(rest)))
     }
 
-    /// Fills `room` with the bytes at offset `at` from the start.
-    pub(crate) fn read_exact_at(&self, at: u64, room: &mut [u8]) -> Result<()> {
+    /// Fills `buffer` with the bytes at offset `at` from the start.
+    pub(crate) fn read_exact_at(&self, at: u64, buffer: &mut [u8]) -> Result<()> {
         let at = self.start + at;
-        let filled = self.reading(fill(room, |rest, filled| self.file.read_at(rest, at + filled as u64)))?;
-        if filled == room.len() {
+        let filled = self.reading(fill(buffer, |rest, filled| self.file.read_at(rest, at + filled as u64)))?;
+        if filled == buffer.len() {
             return Ok(());
         }
         let (at, len_bytes) = (at + filled as u64, self.len_bytes.unwrap_or_default());
@@ -210,12 +210,12 @@ impl Input {
     }
 }
 
-/// Calls `read` with the rest of `room` and the bytes before it, until the room is full or the input ends. Returns the
-/// bytes read.
-fn fill(room: &mut [u8], mut read: impl FnMut(&mut [u8], usize) -> io::Result<usize>) -> io::Result<usize> {
+/// Calls `read` with the rest of `buffer` and the number of bytes before it, until the buffer is full or the input ends.
+/// Returns the bytes read.
+fn fill(buffer: &mut [u8], mut read: impl FnMut(&mut [u8], usize) -> io::Result<usize>) -> io::Result<usize> {
     let mut filled = 0;
-    while filled < room.len() {
-        match read(&mut room[filled..], filled) {
+    while filled < buffer.len() {
+        match read(&mut buffer[filled..], filled) {
             Ok(0) => break,
             Ok(more) => filled += more,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -226,7 +226,7 @@ fn fill(room: &mut [u8], mut read: impl FnMut(&mut [u8], usize) -> io::Result<us
 }
 
 /// Returns the bytes that are allocated to a file. Fewer than its length mean that it may have holes. Otherwise it is
-/// read as data: it may still have holes if room is reserved behind its end, and they are then read as zeros. Looking
+/// read as data: it may still have holes if space is reserved after its end, and they are then read as zeros. Looking
 /// for holes in a file without any takes 50 ns per page on a tmpfs.
 fn allocated_bytes(metadata: &Metadata) -> u64 {
     /// The unit of `st_blocks`, independent of the file system's own blocks.

@@ -18,6 +18,12 @@ pub struct PendingActions {
 pub struct ActionId(u64);
 
 /// An action that runs once: when this is dropped, or before a signal ends the process.
+///
+/// ```
+/// use trueno_zram_io::interrupt::pending_actions;
+/// let cleanup = pending_actions().add_cleanup(|| println!("removes a temporary file"));
+/// cleanup.cancel(&mut pending_actions()); // the file is complete
+/// ```
 #[derive(Debug)]
 pub struct Cleanup(ActionId);
 
@@ -25,7 +31,7 @@ impl Cleanup {
     /// Drops the action without running it.
     pub fn cancel(self, pending: &mut PendingActions) {
         pending.remove(&self.0);
-        // It has nothing left to do, and would lock what is locked here.
+        // `drop` has nothing left to do, and would lock `pending` again.
         std::mem::forget(self);
     }
 }

@@ -69,7 +69,7 @@ mod workers;
 pub use archives::archive_opener::{ArchiveChain, ArchiveOpener, ChainFile};
 pub use archives::mapped_file::MappedFile;
 pub use archives::unchanged_file::FileChanged;
-pub use compress::{Base, Compressed, CompressedDelta, Compressors, DeltaOptions, Gpu, compress, compress_delta};
+pub use compress::{Compressed, CompressedDelta, Compressors, DeltaBase, DeltaOptions, Gpu, compress, compress_delta};
 pub use error::{Error, Operation, Refusal, Result, STANDARD_INPUT, STANDARD_OUTPUT, os_text};
 pub use files::file_system::mapping_page_bytes;
 pub use files::regular_file::{FileId, open_regular_file};
@@ -81,7 +81,7 @@ pub use input::page_source::{Claim, ClaimedRange, FileSource, NamedArchive, Page
 pub use input::process_memory::read_process_memory;
 pub use mapping::bus_error::MappingGuard;
 pub use output::existing_file::ExistingFile;
-pub use output::owner_and_mode::Warning;
+pub use output::owner_and_mode::MetadataWarning;
 pub use output::positional_file::PositionalFile;
 pub use output::spool::Spool;
 pub use output::{ArchiveOutput, Output, OutputOptions, OutputTarget};

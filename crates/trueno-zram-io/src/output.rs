@@ -6,7 +6,7 @@ pub(crate) mod owner_and_mode;
 pub(crate) mod positional_file;
 pub(crate) mod spool;
 pub(crate) mod temp_output;
-pub(crate) mod written;
+pub(crate) mod write_errors;
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, IsTerminal, Write};
@@ -22,10 +22,10 @@ use trueno_zram_core::{PAGE_SIZE, is_zero};
 use crate::error::{Error, Operation, Refusal, Result, STANDARD_OUTPUT};
 use crate::files::regular_file::FileId;
 use crate::files::standard_streams;
-use crate::output::owner_and_mode::{OwnerAndMode, Warning};
+use crate::output::owner_and_mode::{MetadataWarning, OwnerAndMode};
 use crate::output::positional_file::PositionalFile;
 use crate::output::temp_output::{Durability, IfExists, TempOutput};
-use crate::output::written::{check_written, sync};
+use crate::output::write_errors::{check_written, sync};
 use crate::restore::{Sink, WriteMode};
 
 /// Zeros, for outputs without holes.
@@ -119,7 +119,7 @@ pub struct Output {
     /// Zeros become holes: only in a new file.
     sparse: bool,
     /// The offset of the next bytes. A new file may be longer while other threads write at positions of their own, and
-    /// shorter behind a hole.
+    /// shorter if it ends with a hole.
     bytes: u64,
     durable: bool,
     /// Written by position. None: the file has its name, and is written in order.
@@ -181,8 +181,8 @@ impl Output {
             return refused(Refusal::Link);
         }
         // The target of a link is written; the link stays.
-        let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let there = match fs::metadata(&place) {
+        let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let there = match fs::metadata(&target) {
             Ok(there) => Some(there),
             // An inherited pipe has a path in /proc that leads nowhere.
             Err(error) if error.kind() == io::ErrorKind::NotFound => fs::metadata(path).ok(),
@@ -215,7 +215,7 @@ impl Output {
         let permissions = permissions.filter(|_| !options.private);
         let mode = if permissions.is_some() || options.private { 0o600 } else { 0o666 };
         let existing = if there.is_some() { IfExists::Replace } else { IfExists::Fail };
-        let (file, temp) = TempOutput::create(place, mode, existing).map_err(failed)?;
+        let (file, temp) = TempOutput::create(target, mode, existing).map_err(failed)?;
         Ok(Self::new(file, name, Some(NewFile { temp, permissions }), options))
     }
 
@@ -278,7 +278,7 @@ impl Output {
     ///
     /// # Errors
     /// Those of [`Output::finish`].
-    pub fn finish_with(mut self, source: Option<&Metadata>, warn: &mut dyn FnMut(Warning)) -> Result<u64> {
+    pub fn finish_with(mut self, source: Option<&Metadata>, warn: &mut dyn FnMut(MetadataWarning)) -> Result<u64> {
         let new = self.new.take();
         if new.is_some() {
             set_len(&self.file, self.bytes).map_err(Operation::SetLength.failed(&self.name))?;
@@ -288,7 +288,7 @@ impl Output {
         match new {
             Some(NewFile { temp, permissions }) => {
                 if let Some(permissions) = permissions {
-                    permissions.give(&self.file, source, warn);
+                    permissions.apply(&self.file, source, warn);
                 }
                 let durability = if self.durable { Durability::OnDisk } else { Durability::Later };
                 temp.commit(&self.file, &self.name, durability)?;
@@ -301,6 +301,28 @@ impl Output {
 }
 
 /// An output that an archive is written to: in order, or at preassigned offsets.
+///
+/// ```
+/// use std::io::{self, Write};
+/// use trueno_zram_io::ArchiveOutput;
+///
+/// /// Counts bytes.
+/// struct Counter(u64);
+///
+/// impl Write for Counter {
+///     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+///         self.0 += bytes.len() as u64;
+///         Ok(bytes.len())
+///     }
+///
+///     fn flush(&mut self) -> io::Result<()> {
+///         Ok(())
+///     }
+/// }
+///
+/// impl ArchiveOutput for Counter {}
+/// # assert_eq!(Counter(0).name(), "output");
+/// ```
 pub trait ArchiveOutput: Write + Send {
     /// Returns the name that messages use.
     fn name(&self) -> &str {

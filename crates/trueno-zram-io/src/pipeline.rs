@@ -1,4 +1,4 @@
-//! The one pipeline: lanes claim units of work in order, do them side by side, and hand them on in order.
+//! The pipeline: lanes claim units of work in order, run them in parallel, and hand them on in order.
 
 #[cfg(feature = "gpu")]
 pub(crate) mod gpu_lane;
@@ -17,8 +17,8 @@ use crate::pipeline::in_order::{InOrder, lock};
 use crate::pipeline::timeline::{Stage, timed};
 use crate::workers::Observer;
 
-/// The most bytes of finished units that wait to be placed.
-const MAX_WAITING_BYTES: usize = 16 << 20;
+/// The most bytes of finished units that wait to be written.
+const MAX_QUEUED_BYTES: usize = 16 << 20;
 
 /// The work of a pipeline.
 pub(crate) trait Work: Sync {
@@ -26,14 +26,14 @@ pub(crate) trait Work: Sync {
     type Source: Send;
     /// A unit of work and its memory, which is used again.
     type Unit: Send;
-    /// The things that each lane has for itself: a codec, and buffers.
+    /// The state that each lane has for itself: a codec, and buffers.
     type Lane: Send;
     /// The stage that follows the order of the claims. One lane at a time has it.
     type Ordered: Send;
     /// Errors that end the pipeline.
     type Error: From<Error> + Send;
 
-    /// Makes memory for a unit.
+    /// Allocates the memory of a unit.
     fn unit(&self) -> Self::Unit;
 
     /// Claims what comes next. Returns `false` at the end. Other lanes wait meanwhile.
@@ -44,10 +44,10 @@ pub(crate) trait Work: Sync {
         unit: &mut Self::Unit,
     ) -> Result<bool, Self::Error>;
 
-    /// Does a unit's work, beside other lanes.
+    /// Runs a unit, in parallel with other lanes.
     fn run(&self, lane: &mut Self::Lane, unit: &mut Self::Unit) -> Result<(), Self::Error>;
 
-    /// The bytes of content of a unit that was run.
+    /// Returns the bytes of content of a unit that was run.
     fn content_len(&self, unit: &Self::Unit) -> u64;
 
     /// Returns `false` if units are complete once they are run.
@@ -58,25 +58,25 @@ pub(crate) trait Work: Sync {
     /// Hashes the content of a unit, in order.
     fn hash(&self, _unit: &Self::Unit, _hash: &mut ContentHash) {}
 
-    /// Takes a unit in order. Returns `true` if it has a place now, and is to be [placed](Self::place).
+    /// Takes a unit in order. Returns `true` if it has an offset now, and is to be [written](Self::write) there.
     fn in_order(&self, ordered: &mut Self::Ordered, unit: &mut Self::Unit) -> Result<bool, Self::Error>;
 
-    /// Writes a unit at its place, beside other lanes.
-    fn place(&self, _unit: &mut Self::Unit) -> Result<(), Self::Error> {
+    /// Writes a unit at its offset, in parallel with other lanes.
+    fn write(&self, _unit: &mut Self::Unit) -> Result<(), Self::Error> {
         Ok(())
     }
 
-    /// The number of lanes that may place units at the same time.
-    fn max_placing(&self) -> usize {
+    /// Returns the number of lanes that may write units at the same time.
+    fn max_writers(&self) -> usize {
         0
     }
 
-    /// The bytes that a unit takes while it waits to be placed.
-    fn waiting_bytes(&self, _unit: &Self::Unit) -> usize {
+    /// Returns the bytes that a unit takes while it waits to be written.
+    fn queued_bytes(&self, _unit: &Self::Unit) -> usize {
         0
     }
 
-    /// Frees what a unit holds and others need, before its memory is used again.
+    /// Frees the GPU slot that a unit holds, before its memory is used again.
     fn release(&self, _unit: &mut Self::Unit) {}
 }
 
@@ -86,7 +86,7 @@ pub(crate) trait Work: Sync {
 /// units bounds the work in flight.
 pub(crate) struct Pipeline<'a, W: Work> {
     pub(crate) work: W,
-    claims: Mutex<Claims<W::Source>>,
+    claims: Mutex<ClaimState<W::Source>>,
     /// None: the content is not hashed.
     hash: Option<InOrder<(u64, W::Unit), ContentHash>>,
     ordered: InOrder<W::Unit, W::Ordered>,
@@ -96,7 +96,7 @@ pub(crate) struct Pipeline<'a, W: Work> {
     pub(crate) observer: &'a dyn Observer,
 }
 
-struct Claims<S> {
+struct ClaimState<S> {
     source: S,
     next_number: u64,
     has_ended: bool,
@@ -105,13 +105,13 @@ struct Claims<S> {
 /// The state that lanes check before each step.
 pub(crate) struct PipelineState<W: Work> {
     units: BufferPool<W::Unit>,
-    to_place: VecDeque<W::Unit>,
-    /// Bytes of these units.
-    waiting_bytes: usize,
-    /// Lanes that place units.
-    placing: usize,
+    to_write: VecDeque<W::Unit>,
+    /// The bytes of the units in `to_write`.
+    queued_bytes: usize,
+    /// Lanes that write units now.
+    writing: usize,
     /// Lanes that wait for something to do.
-    pub(crate) waiting: usize,
+    pub(crate) waiting_lanes: usize,
     /// Everything is claimed.
     pub(crate) has_ended: bool,
     /// A lane failed or panicked.
@@ -123,22 +123,22 @@ pub(crate) struct PipelineState<W: Work> {
 /// Memory for units, to be used again.
 struct BufferPool<B> {
     free: Vec<B>,
-    /// Buffers that were not made yet.
-    unmade: usize,
+    /// Buffers that may still be allocated.
+    unallocated: usize,
 }
 
 impl<W: Work> PipelineState<W> {
-    /// Returns `true` if more may be claimed: the bytes of units that wait to be placed are bounded.
+    /// Returns `true` if more may be claimed: the bytes of units that wait to be written are bounded.
     pub(crate) fn may_claim(&self) -> bool {
-        !self.has_ended && self.waiting_bytes < MAX_WAITING_BYTES
+        !self.has_ended && self.queued_bytes < MAX_QUEUED_BYTES
     }
 
-    /// Takes memory for a unit, if there is some. `Some(None)`: the caller makes it.
+    /// Takes memory for a unit, unless too many are in flight. `Some(None)`: the caller allocates it.
     pub(crate) fn take_unit(&mut self) -> Option<Option<W::Unit>> {
-        let BufferPool { free, unmade } = &mut self.units;
+        let BufferPool { free, unallocated } = &mut self.units;
         let unit = free.pop();
         if unit.is_none() {
-            *unmade = unmade.checked_sub(1)?;
+            *unallocated = unallocated.checked_sub(1)?;
         }
         Some(unit)
     }
@@ -179,18 +179,18 @@ impl<'a, W: Work> Pipeline<'a, W> {
         observer: &'a dyn Observer,
     ) -> Self {
         let state = PipelineState {
-            units: BufferPool { free: Vec::new(), unmade: max_units },
-            to_place: VecDeque::new(),
-            waiting_bytes: 0,
-            placing: 0,
-            waiting: 0,
+            units: BufferPool { free: Vec::new(), unallocated: max_units },
+            to_write: VecDeque::new(),
+            queued_bytes: 0,
+            writing: 0,
+            waiting_lanes: 0,
             has_ended: false,
             has_stopped: false,
             error: None,
         };
         Self {
             work,
-            claims: Mutex::new(Claims { source, next_number: 0, has_ended: false }),
+            claims: Mutex::new(ClaimState { source, next_number: 0, has_ended: false }),
             hash: None,
             ordered: InOrder::new(ordered),
             state: Mutex::new(state),
@@ -234,7 +234,7 @@ impl<'a, W: Work> Pipeline<'a, W> {
         }
     }
 
-    /// Does what is due, again and again: units are placed first, then comes what `next` finds.
+    /// Runs tasks until `next` returns [`NextStep::End`]. Units that wait to be written come first.
     pub(crate) fn do_tasks<T>(
         &self,
         next: impl Fn(&mut PipelineState<W>) -> NextStep<T>,
@@ -245,9 +245,9 @@ impl<'a, W: Work> Pipeline<'a, W> {
             if state.has_stopped {
                 return Ok(());
             }
-            if let Some(unit) = self.take_placed(&mut state) {
+            if let Some(unit) = self.take_to_write(&mut state) {
                 drop(state);
-                self.place(unit)?;
+                self.write_unit(unit)?;
                 state = lock(&self.state);
                 continue;
             }
@@ -258,13 +258,13 @@ impl<'a, W: Work> Pipeline<'a, W> {
                     state = lock(&self.state);
                 }
                 NextStep::Wait => {
-                    state.waiting += 1;
+                    state.waiting_lanes += 1;
                     state = timed(self.observer, Stage::Wait, || self.changed.wait(state))
                         .unwrap_or_else(PoisonError::into_inner);
-                    state.waiting -= 1;
+                    state.waiting_lanes -= 1;
                 }
                 NextStep::End => {
-                    // Others may wait for what made this one stop.
+                    // Other lanes may wait for the same condition.
                     self.changed.notify_all();
                     return Ok(());
                 }
@@ -272,28 +272,28 @@ impl<'a, W: Work> Pipeline<'a, W> {
         }
     }
 
-    /// Takes a unit to place, unless enough lanes do so already.
-    fn take_placed(&self, state: &mut PipelineState<W>) -> Option<W::Unit> {
-        if state.placing >= self.work.max_placing() {
+    /// Takes a unit to write, unless enough lanes do so already.
+    fn take_to_write(&self, state: &mut PipelineState<W>) -> Option<W::Unit> {
+        if state.writing >= self.work.max_writers() {
             return None;
         }
-        let unit = state.to_place.pop_front()?;
-        state.placing += 1;
-        state.waiting_bytes -= self.work.waiting_bytes(&unit);
+        let unit = state.to_write.pop_front()?;
+        state.writing += 1;
+        state.queued_bytes -= self.work.queued_bytes(&unit);
         Some(unit)
     }
 
-    fn place(&self, mut unit: W::Unit) -> Result<(), W::Error> {
-        self.work.place(&mut unit)?;
+    fn write_unit(&self, mut unit: W::Unit) -> Result<(), W::Error> {
+        self.work.write(&mut unit)?;
         let mut state = lock(&self.state);
-        state.placing -= 1;
+        state.writing -= 1;
         state.units.free.push(unit);
         drop(state);
         self.changed.notify_all();
         Ok(())
     }
 
-    /// Claims a unit and takes it all the way. Returns the bytes of its content.
+    /// Claims a unit, runs it, and hands it on. Returns the bytes of its content.
     pub(crate) fn run_unit(&self, lane: &mut W::Lane, unit: Option<W::Unit>) -> Result<u64, W::Error> {
         let mut unit = unit.unwrap_or_else(|| self.work.unit());
         match self.claim(|source| self.work.claim(source, lane, &mut unit))? {
@@ -305,7 +305,7 @@ impl<'a, W: Work> Pipeline<'a, W> {
         }
     }
 
-    /// Takes a unit that is claimed all the way.
+    /// Runs a unit that is claimed, and hands it on. Returns the bytes of its content.
     pub(crate) fn run_claimed(&self, lane: &mut W::Lane, number: u64, mut unit: W::Unit) -> Result<u64, W::Error> {
         self.work.run(lane, &mut unit)?;
         let bytes = self.work.content_len(&unit);
@@ -359,10 +359,10 @@ impl<'a, W: Work> Pipeline<'a, W> {
             }
             self.work.release(&mut unit);
             let mut state = lock(&self.state);
-            state.waiting_bytes += self.work.waiting_bytes(&unit);
-            state.to_place.push_back(unit);
+            state.queued_bytes += self.work.queued_bytes(&unit);
+            state.to_write.push_back(unit);
             drop(state);
-            // For the unit to place, and for what it released.
+            // For the unit to write, and for the slot that it released.
             self.changed.notify_one();
             self.changed.notify_one();
             Ok(())

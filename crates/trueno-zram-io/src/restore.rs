@@ -4,10 +4,10 @@
 //! input is a stream: one stage reads and decodes, one writes. An archive whose groups do not match its index is read as a
 //! stream as well, from its first byte: only that reveals the exact error.
 
-mod archive;
+mod content_writer;
 #[cfg_attr(not(feature = "gpu"), path = "restore/gpu_absent.rs")]
 mod gpu;
-mod placed;
+mod groups;
 mod ranges;
 
 use std::fs::File;
@@ -24,11 +24,11 @@ use crate::input::Input;
 use crate::output::positional_file::PositionalFile;
 use crate::pipeline::timeline::{Stage, timed};
 use crate::workers::Workers;
-use archive::GroupsOutcome;
+use groups::GroupsOutcome;
 
 pub use ranges::{restore_pages, restore_ranges};
 
-/// Batches on their way: one that is decoded, one that is written, one that waits.
+/// Batches in memory: one that is decoded, one that is written, one that waits.
 const BATCHES: usize = 3;
 
 /// An archive of fewer groups is read as a stream.
@@ -144,7 +144,7 @@ pub enum Decoders<'a> {
         /// Restores slots.
         gpu: Gpu<'a>,
         /// `true` if threads that find the GPU busy restore pages themselves.
-        helps: bool,
+        cpu_helps: bool,
     },
 }
 
@@ -152,9 +152,9 @@ impl Decoders<'_> {
     /// The codec for a stream's reader. None: the reader decodes on the pool itself.
     fn codec(&mut self) -> Option<&mut dyn BatchCodec> {
         match self {
-            // The CPU decodes a stream as fast as one thread reads it, without the way over the bus.
-            Self::Cpu | Self::Gpu { helps: true, .. } => None,
-            Self::Gpu { gpu, helps: false } => Some(gpu.codec()),
+            // The CPU decodes a stream as fast as one thread reads it, without a transfer over the bus.
+            Self::Cpu | Self::Gpu { cpu_helps: true, .. } => None,
+            Self::Gpu { gpu, cpu_helps: false } => Some(gpu.codec()),
         }
     }
 }
@@ -162,7 +162,7 @@ impl Decoders<'_> {
 /// The result of [`salvage`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Salvaged {
-    /// Bytes of content, the zeros in place of what is lost included.
+    /// Bytes of content, including the zeros in place of lost parts.
     pub content_len: u64,
     /// The parts that are lost, in order of the content.
     pub damage: Vec<Damage>,
@@ -194,22 +194,22 @@ pub fn restore(
 ) -> Result<ReadSummary> {
     let mut taken = 0;
     if let Some(file) = input.seekable()
-        && let Ok(Some(archive)) = Archive::read_from(shared(file, &input.name)?)
+        && let Ok(Some(archive)) = Archive::read_from(clone_file(file, &input.name)?)
     {
         if archive.info().group_count >= MIN_GROUPS {
             workers.observer.total(Some(archive.info().content_len));
-            match archive::restore_groups(archive, sink, &mut decoders, workers)? {
+            match groups::restore_groups(archive, sink, &mut decoders, workers)? {
                 GroupsOutcome::All(summary) => return Ok(*summary),
                 GroupsOutcome::FallBackToStream { taken: in_order } => taken = in_order,
             }
         }
         input.rewind()?;
     }
-    stream(input, sink, decoders.codec(), taken, workers)
+    restore_stream(input, sink, decoders.codec(), taken, workers)
 }
 
 /// Decodes `input` as a stream. The sink has taken the first `taken` bytes of the content already.
-fn stream(
+fn restore_stream(
     input: &Input,
     sink: &mut impl Sink,
     codec: Option<&mut dyn BatchCodec>,
@@ -222,7 +222,7 @@ fn stream(
         None => FrameReader::new(input.file()),
     };
     let mut total_known = false;
-    let mut take = |span: ContentSpan<'_>| match after(span, &mut taken) {
+    let mut take = |span: ContentSpan<'_>| match skip_taken(span, &mut taken) {
         Some(span) => sink.take(span),
         None => Ok(()),
     };
@@ -239,8 +239,8 @@ fn stream(
     Ok(reader.summary().clone())
 }
 
-/// Returns the rest of a span behind the first `taken` bytes, and counts these down.
-fn after<'a>(span: ContentSpan<'a>, taken: &mut u64) -> Option<ContentSpan<'a>> {
+/// Returns the rest of a span after the first `taken` bytes, and counts these down.
+fn skip_taken<'a>(span: ContentSpan<'a>, taken: &mut u64) -> Option<ContentSpan<'a>> {
     let len_bytes = span.len_bytes();
     let skipped = len_bytes.min(*taken);
     *taken -= skipped;
@@ -277,7 +277,7 @@ pub fn salvage(input: &Input, sink: &mut impl Sink, workers: Workers<'_>) -> Res
     let mut take = |span: ContentSpan<'_>| sink.take(span);
     let damage = match input.seekable() {
         Some(file) => {
-            let mut reader = SalvageReader::open(shared(file, &input.name)?).map_err(failed)?;
+            let mut reader = SalvageReader::open(clone_file(file, &input.name)?).map_err(failed)?;
             decode_and_write(&mut take, workers, |batch| counted(reader.read_batch(batch), batch))?;
             reader.into_damage()
         }
@@ -290,8 +290,8 @@ pub fn salvage(input: &Input, sink: &mut impl Sink, workers: Workers<'_>) -> Res
     Ok(Salvaged { content_len, damage })
 }
 
-/// The file, for readers that share it.
-fn shared(file: &File, name: &str) -> Result<Arc<File>> {
+/// Duplicates the file, for readers that share it.
+fn clone_file(file: &File, name: &str) -> Result<Arc<File>> {
     file.try_clone().map(Arc::new).map_err(|error| Error::io(name, Operation::Open, error))
 }
 
@@ -339,9 +339,9 @@ mod tests {
     #[test]
     fn a_span_is_cut_where_the_sink_has_it_already() {
         let mut taken = 10;
-        assert_eq!(after(ContentSpan::Zeros(4), &mut taken), None);
-        assert_eq!(after(ContentSpan::Data(b"eight by"), &mut taken), Some(ContentSpan::Data(b"by")));
-        assert_eq!(after(ContentSpan::Zeros(7), &mut taken), Some(ContentSpan::Zeros(7)));
+        assert_eq!(skip_taken(ContentSpan::Zeros(4), &mut taken), None);
+        assert_eq!(skip_taken(ContentSpan::Data(b"eight by"), &mut taken), Some(ContentSpan::Data(b"by")));
+        assert_eq!(skip_taken(ContentSpan::Zeros(7), &mut taken), Some(ContentSpan::Zeros(7)));
         assert_eq!(taken, 0);
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::io::Errno;
 
-/// Why a VMM could not be served, or not until its end.
+/// The reason why a VM or a process could not be restored, or not completely.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -107,14 +107,13 @@ pub enum Error {
     },
     /// A thread of the background fill panicked.
     #[error("a thread of the background fill failed")]
-    Worker,
+    FillPanicked,
     /// A fork of the process raced with `mremap` onto addresses in use. The content of these addresses in the child is unknown.
     #[error("the fork raced with mremap; addresses of the child are ambiguous")]
-    Order,
-    /// A process of several threads has ended while one of them may have moved memory beside a fork. The layout of its child is
-    /// unknown.
+    ForkRace,
+    /// A process ended while one of its threads may have been moving memory during a fork. The layout of the child is unknown.
     #[error("the process that it was forked from ended before all changes of its memory were reported")]
-    Unreported,
+    ParentEnded,
     /// The process is about to end and takes no further VMs.
     #[error("the handler is shutting down")]
     ShuttingDown,
@@ -123,7 +122,7 @@ pub enum Error {
     System {
         /// The call.
         call: &'static str,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
 }

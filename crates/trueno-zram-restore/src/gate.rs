@@ -16,7 +16,7 @@ const SPINS: u32 = 200;
 /// core, or for the copy of a worker without one, takes much longer.
 const YIELDS: u32 = 8;
 
-/// Lets workers copy, or the handler read events.
+/// Admits either workers that copy, or the handler that reads events.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     closed: AtomicBool,
@@ -44,7 +44,7 @@ impl Gate {
         }
     }
 
-    /// Closes the gate, waits until nobody is inside, and runs `read`. Only one thread may call this.
+    /// Closes the gate, waits until no worker is inside, and runs `read`. Only one thread may call this.
     pub(crate) fn shut<T>(&self, read: impl FnOnce() -> T) -> T {
         self.closed.store(true, Ordering::SeqCst);
         let _open = OnDrop(|| self.open());
@@ -74,7 +74,7 @@ impl Gate {
     }
 }
 
-/// Spins, then yields up to this many times. Returns whether the condition no longer holds.
+/// Spins, then yields up to this many times. Returns `true` if the condition no longer holds.
 #[must_use]
 fn wait_while(yields: u32, condition: impl Fn() -> bool) -> bool {
     for _ in 0..SPINS {

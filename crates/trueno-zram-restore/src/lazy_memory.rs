@@ -73,7 +73,7 @@ pub(crate) enum Filled {
     Unmapped,
 }
 
-/// Why no more can be filled.
+/// The reason why no more can be filled.
 #[derive(Debug)]
 pub(crate) enum Stop {
     Ended,
@@ -106,7 +106,7 @@ impl LazyMemory {
         (units.start..done).for_each(|unit| self.states.set_filled(unit));
         match stopped {
             None => Ok(Filled::Units(units.len())),
-            // The next call tells what is wrong with the next unit.
+            // The next call returns the error of the next unit.
             Some(_) if done > units.start => Ok(Filled::Units(done - units.start)),
             Some(Errno::AGAIN) => Ok(Filled::Changing),
             Some(Errno::EXIST) => {

@@ -32,7 +32,7 @@ mod wake;
 pub use error::{Error, RegionProblem};
 pub use options::{Ending, Notice, OnDamage, RestoreOptions, RestoreReport};
 pub use process::Process;
-pub use processes::{Extent, MissingMemory, ProcessRestore};
+pub use processes::{MemoryExtent, MissingMemory, ProcessRestore};
 pub use trueno_zram_archive::{Image, Pages, PlainPages, Visit};
 pub use vms::{LazyRestore, Touches};
 

@@ -122,15 +122,15 @@ pub struct RestoreReport {
     pub complete: bool,
 }
 
-/// The end of a VMM that could not be served any longer before its memory was complete.
+/// The fate of a VMM that could no longer be served although its memory was incomplete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// It was ended (SIGKILL).
     Killed,
-    /// Every access to what is missing fails as on broken memory: the process that connected could not be ended, or the memory is not its
-    /// own.
+    /// Accesses to missing pages fail as on broken memory: the process that connected could not be ended, or the memory belongs
+    /// to another one.
     Poisoned,
-    /// Neither was possible. It waits for missing pages for ever, or they become zeros.
+    /// Neither was possible. It waits for missing pages forever, or they become zeros.
     Unprotected,
 }
 
@@ -159,7 +159,7 @@ pub enum Notice<'a> {
     FillStopped,
     /// All memory is restored: the VM or the process no longer needs the handler.
     Complete,
-    /// A VMM has connected while as many are served as may be at a time. It waits until one has ended. Reported once.
+    /// A VMM has connected while the most VMs allowed at a time are served. It waits until one has ended. Reported once.
     Crowded {
         /// VMs that are restored at the same time.
         vms_at_a_time: NonZeroUsize,
@@ -170,16 +170,14 @@ pub enum Notice<'a> {
     Failed {
         /// The process, by its number in the dump.
         pid: u32,
-        /// Why.
+        /// The reason.
         error: &'a Error,
     },
 }
 
-impl Notice<'_> {
-    /// Notifies that a page was poisoned, if it is damaged.
-    pub(crate) fn poisoned(notify: &Notify, error: &Error) {
-        if let Error::Damaged { page, source } = error {
-            notify(Notice::Poisoned { page: *page, error: source });
-        }
+/// Notifies that a page was poisoned, if it was damaged.
+pub(crate) fn notify_poisoned(notify: &Notify, error: &Error) {
+    if let Error::Damaged { page, source } = error {
+        notify(Notice::Poisoned { page: *page, error: source });
     }
 }

@@ -1,4 +1,4 @@
-//! A process that depends on a handler, by its pidfd: ending it, and waiting for its end.
+//! Ends a process that depends on a handler, and waits for its end, through a pidfd.
 
 use std::fs;
 use std::io;
@@ -15,18 +15,18 @@ use trueno_zram_connections::peer_process;
 use crate::error::Error;
 
 /// The time that a process may take to end after SIGKILL.
-pub(crate) const END_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A process, by a descriptor that never names another one.
+/// A process, held by a pidfd, which never refers to another process even if the number is reused.
 #[derive(Debug)]
 pub struct Process {
-    process: OwnedFd,
+    pidfd: OwnedFd,
 }
 
 impl Process {
     /// Opens the process at the other end of a connection.
     pub(crate) fn of_peer(connection: &UnixStream) -> io::Result<Self> {
-        Ok(Self { process: peer_process(connection)? })
+        Ok(Self { pidfd: peer_process(connection)? })
     }
 
     /// Opens a process by its number.
@@ -42,20 +42,20 @@ impl Process {
     pub fn open(pid: u32) -> Result<Self, Error> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| Error::Process(io::ErrorKind::NotFound.into()))?;
-        let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| Error::Process(error.into()))?;
-        Ok(Self { process })
+        let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| Error::Process(error.into()))?;
+        Ok(Self { pidfd })
     }
 
-    /// Returns whether the process has ended.
+    /// Returns `true` if the process has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.ends_within(Duration::ZERO)
     }
 
     /// Waits for the end of the process. Returns `false` if it still runs.
-    pub(crate) fn ends_within(&self, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
+    pub(crate) fn ends_within(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
         loop {
-            let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
+            let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
             let left = deadline.saturating_duration_since(Instant::now());
             let left = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
             match poll(&mut fds, Some(&left)) {
@@ -65,25 +65,25 @@ impl Process {
         }
     }
 
-    /// Ends the process. It would wait for ever for the next missing page. Returns `false` if it belongs to a user whom the handler may
+    /// Ends the process. It would wait forever for the next missing page. Returns `false` if it belongs to a user whom the handler may
     /// not signal.
     pub(crate) fn end(&self) -> bool {
-        pidfd_send_signal(&self.process, Signal::KILL) != Err(Errno::PERM)
+        pidfd_send_signal(&self.pidfd, Signal::KILL) != Err(Errno::PERM)
     }
 
     /// Ends the process, and waits until it has ended, so that it cannot see what happens to its memory next. Returns `false` if it
     /// still runs after some seconds, or cannot be ended.
     pub(crate) fn end_and_wait(&self) -> bool {
-        self.ends_within(if self.end() { END_PATIENCE } else { Duration::ZERO })
+        self.ends_within(if self.end() { END_TIMEOUT } else { Duration::ZERO })
     }
 
-    /// Returns whether the process has more than one thread, or may have.
+    /// Returns `true` if the process has more than one thread, or may have.
     pub(crate) fn has_more_threads(&self) -> bool {
         self.thread_count().is_none_or(|threads| threads > 1)
     }
 
     fn thread_count(&self) -> Option<u64> {
-        let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", self.process.as_raw_fd())).ok()?;
+        let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", self.pidfd.as_raw_fd())).ok()?;
         let pid: u32 = field(&about, "Pid:")?;
         field(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "Threads:")
     }
@@ -96,7 +96,7 @@ fn field<T: FromStr>(text: &str, name: &str) -> Option<T> {
 
 impl AsFd for Process {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.process.as_fd()
+        self.pidfd.as_fd()
     }
 }
 

@@ -10,8 +10,8 @@ use crate::lazy_memory::Stop;
 /// Pages that are read at a time near damage.
 const NEAR_DAMAGE_PAGES: usize = 16;
 
-/// Takes pages that follow each other; `None` for those that cannot be read.
-pub(crate) type Take<'a> = dyn FnMut(Range<u64>, Option<&[Page]>) -> Result<(), Stop> + 'a;
+/// Receives consecutive pages; `None` for those that cannot be read.
+pub(crate) type TakePages<'a> = dyn FnMut(Range<u64>, Option<&[Page]>) -> Result<(), Stop> + 'a;
 
 /// Reads pages that follow each other, as many at a time as `buffer` holds, and passes them to `take`. If one of them is
 /// damaged, those near it are read in smaller portions: a damaged group of an archive is read a few times, not once per page.
@@ -19,7 +19,7 @@ pub(crate) fn read_intact(
     source: &dyn Pages,
     pages: Range<u64>,
     buffer: &mut [Page],
-    take: &mut Take<'_>,
+    take: &mut TakePages<'_>,
 ) -> Result<(), Stop> {
     let (at_a_time, mut next, mut taken) = (buffer.len(), pages.start, Ok(()));
     source.visit(pages.clone(), buffer, &mut |first, portion| {

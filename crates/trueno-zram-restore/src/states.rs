@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A set of numbers.
+/// A set of numbers that threads share.
 #[derive(Debug)]
-pub(crate) struct Bits(Vec<AtomicU64>);
+pub(crate) struct AtomicBitSet(Vec<AtomicU64>);
 
-impl Bits {
+impl AtomicBitSet {
     /// Takes numbers below `count`.
     pub(crate) fn new(count: usize) -> Self {
         Self((0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
@@ -17,7 +17,7 @@ impl Bits {
         self.0[unit / 64].load(Ordering::Acquire) >> (unit % 64) & 1 == 1
     }
 
-    /// Returns whether the number is new.
+    /// Returns `true` if the number is new.
     pub(crate) fn insert(&self, unit: usize) -> bool {
         let bit = 1 << (unit % 64);
         self.0[unit / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
@@ -28,7 +28,7 @@ impl Bits {
     }
 }
 
-impl Clone for Bits {
+impl Clone for AtomicBitSet {
     fn clone(&self) -> Self {
         Self(self.0.iter().map(|word| AtomicU64::new(word.load(Ordering::Acquire))).collect())
     }
@@ -37,42 +37,42 @@ impl Clone for Bits {
 /// The units that were filled, and those that the VMM removed.
 #[derive(Clone, Debug)]
 pub(crate) struct UnitStates {
-    filled: Bits,
-    removed: Bits,
+    filled: AtomicBitSet,
+    removed: AtomicBitSet,
     count: usize,
 }
 
 impl UnitStates {
     pub(crate) fn new(count: usize) -> Self {
-        Self { filled: Bits::new(count), removed: Bits::new(count), count }
+        Self { filled: AtomicBitSet::new(count), removed: AtomicBitSet::new(count), count }
     }
 
-    /// Returns whether the unit was filled at some time. The VMM may have removed it since.
+    /// Returns `true` if the unit was filled at some time. The VMM may have removed it since.
     pub(crate) fn is_filled(&self, unit: usize) -> bool {
         self.filled.contains(unit)
     }
 
-    /// Returns whether the VMM has removed the unit. From then on its content is zeros whenever it is missing.
+    /// Returns `true` if the VMM has removed the unit. From then on its content is zeros whenever it is missing.
     pub(crate) fn is_removed(&self, unit: usize) -> bool {
         self.removed.contains(unit)
     }
 
-    /// Returns whether the unit still has to be filled from the archive.
+    /// Returns `true` if the unit still has to be filled from the archive.
     pub(crate) fn is_wanted(&self, unit: usize) -> bool {
         !self.is_filled(unit) && !self.is_removed(unit)
     }
 
-    /// Notes that a unit is filled.
+    /// Records that a unit is filled.
     pub(crate) fn set_filled(&self, unit: usize) {
         self.filled.insert(unit);
     }
 
-    /// Notes that units were removed. Returns how many were not before.
+    /// Records that units were removed. Returns how many were not before.
     pub(crate) fn set_removed(&self, units: Range<usize>) -> u64 {
         units.map(|unit| u64::from(self.removed.insert(unit))).sum()
     }
 
-    /// Notes that units were not removed after all.
+    /// Records that units were not removed after all.
     pub(crate) fn unset_removed(&self, units: Range<usize>) {
         units.for_each(|unit| self.removed.remove(unit));
     }
@@ -89,7 +89,7 @@ impl UnitStates {
         parts
     }
 
-    /// Returns whether no unit is left that has to be filled from the archive.
+    /// Returns `true` if no unit is left that has to be filled from the archive.
     pub(crate) fn is_complete(&self) -> bool {
         (0..self.count).all(|unit| !self.is_wanted(unit))
     }
@@ -98,14 +98,14 @@ impl UnitStates {
 /// A set of numbers, in the order in which they were first added.
 #[derive(Debug)]
 pub(crate) struct FirstSeen {
-    seen: Bits,
+    seen: AtomicBitSet,
     order: std::sync::Mutex<Vec<u64>>,
 }
 
 impl FirstSeen {
     /// Takes numbers below `count`.
     pub(crate) fn new(count: usize) -> Self {
-        Self { seen: Bits::new(count), order: std::sync::Mutex::default() }
+        Self { seen: AtomicBitSet::new(count), order: std::sync::Mutex::default() }
     }
 
     /// Adds a number. Numbers that are too large are ignored.

@@ -29,7 +29,8 @@ const EVENT_UNMAP: u64 = 1 << 6;
 /// Faults raise a signal in the process and never reach the handler.
 const SIGBUS: u64 = 1 << 7;
 
-/// The lowest address that processes may have. Filling it with zeros, unless it has content, tells whether the memory still exists.
+/// The lowest address that processes may map. Filling it with zeros fails with ESRCH if the memory no longer exists. Used only if no
+/// content belongs there.
 pub(crate) const PROBE_ADDRESS: u64 = 0x1_0000;
 
 /// `struct uffdio_range`.
@@ -148,13 +149,13 @@ impl Userfaultfd {
         Ok(len)
     }
 
-    /// Returns whether the process is changing its memory, and waits until the event of it is read. Nothing can be filled then.
+    /// Returns `true` if the process is changing its memory, and waits until the event of it is read. Nothing can be filled then.
     pub(crate) fn is_changing(&self) -> bool {
         // An empty range is refused, but only after that question.
         self.zero(0, 0).stopped == Some(Errno::AGAIN)
     }
 
-    /// Returns whether no process has the memory any more. [`PROBE_ADDRESS`] must not have content.
+    /// Returns `true` if no process has the memory any more. [`PROBE_ADDRESS`] must not have content.
     pub(crate) fn is_gone(&self) -> bool {
         self.zero(PROBE_ADDRESS, PAGE_SIZE as u64).stopped == Some(Errno::SRCH)
     }

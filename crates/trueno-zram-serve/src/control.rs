@@ -34,13 +34,13 @@ const MAX_LINE: u64 = 1 << 20;
 /// ```
 /// use trueno_zram_serve::control::ControlLimits;
 /// let limits = ControlLimits::default();
-/// assert!(limits.max_transfers < limits.max_clients, "the rest is for statistics");
+/// assert!(limits.max_transfers < limits.max_connections, "the rest is for statistics");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ControlLimits {
-    /// Clients at the same time. One more ends the oldest of those that do not save or load.
-    pub max_clients: usize,
+    /// Connections at the same time. One more ends the oldest of those that do not save or load.
+    pub max_connections: usize,
     /// Saves and loads at the same time. More are refused.
     pub max_transfers: usize,
     /// The time for a whole request.
@@ -52,7 +52,7 @@ pub struct ControlLimits {
 impl Default for ControlLimits {
     fn default() -> Self {
         Self {
-            max_clients: 16,
+            max_connections: 16,
             max_transfers: 8,
             request_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(60),
@@ -61,10 +61,10 @@ impl Default for ControlLimits {
 }
 
 impl ControlLimits {
-    /// Sets the number of clients at the same time.
+    /// Sets the number of connections at the same time.
     #[must_use]
-    pub fn with_max_clients(self, max_clients: usize) -> Self {
-        Self { max_clients, ..self }
+    pub fn with_max_connections(self, max_connections: usize) -> Self {
+        Self { max_connections, ..self }
     }
 
     /// Sets the number of saves and loads at the same time.
@@ -197,7 +197,7 @@ impl ControlServer {
     /// # Errors
     /// If the socket cannot be created, or no thread can be started.
     pub fn start(path: &Path, stores: Vec<ServedStore>, limits: ControlLimits) -> io::Result<Self> {
-        let connection_limits = ConnectionLimits::new(limits.max_clients).with_established(limits.max_transfers);
+        let connection_limits = ConnectionLimits::new(limits.max_connections).with_established(limits.max_transfers);
         let endpoint = Endpoint::Unix(path.to_owned());
         let service = ControlService { stores, limits };
         Ok(Self { server: SocketServer::start("control", &endpoint, connection_limits, service)? })

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Write};
+use std::io::{self, IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -11,10 +11,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv,
-    recvmsg, sendmsg,
-};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
+use trueno_zram_connections::{Received, receive};
 
 use crate::endpoint::{Endpoint, SocketListener, SocketStream};
 use crate::peer;
@@ -29,7 +27,7 @@ const MAX_STORES: usize = 1024;
 const MAX_CLIENTS: usize = 256;
 
 /// The time that a server waits for a keeper.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pause of a keeper that has no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
@@ -86,7 +84,7 @@ impl Keeper {
         Ok(Self { listener, stores: HashMap::new(), clients: Vec::new() })
     }
 
-    /// Serves requests for ever.
+    /// Serves requests forever.
     ///
     /// # Errors
     /// If the socket fails. Neither a client that fails nor a lack of descriptors is an error.
@@ -148,8 +146,8 @@ impl Keeper {
     fn answer(&mut self, client: KeeperClient) -> io::Result<Option<KeeperClient>> {
         let stream = &client.stream;
         let mut message = [0; 1 + MAX_NAME];
-        let (len, fds) = receive(stream, &mut message)?;
-        let Some((command, name)) = message[..len].split_first() else { return Ok(None) };
+        let Received { len_bytes, fds, .. } = receive(stream, &mut message)?;
+        let Some((command, name)) = message[..len_bytes].split_first() else { return Ok(None) };
         match (*command, <[OwnedFd; 2]>::try_from(fds)) {
             (CLAIM | GET, _) if self.stores.contains_key(name) => {
                 send(stream, &[FOUND], &self.stores[name].each_ref().map(AsFd::as_fd))?;
@@ -320,8 +318,8 @@ pub fn remove(path: &Path, name: &str) -> Result<(), KeeperError> {
 
 fn connect(path: &Path) -> io::Result<UnixStream> {
     let keeper = UnixStream::connect(path)?;
-    keeper.set_read_timeout(Some(PATIENCE))?;
-    keeper.set_write_timeout(Some(PATIENCE))?;
+    keeper.set_read_timeout(Some(TIMEOUT))?;
+    keeper.set_write_timeout(Some(TIMEOUT))?;
     Ok(keeper)
 }
 
@@ -333,42 +331,33 @@ fn call(keeper: &UnixStream, command: u8, name: &str, fds: &[BorrowedFd<'_>]) ->
     }
     send(keeper, &[&[command], name.as_bytes()].concat(), fds)?;
     let mut answer = vec![0; MAX_ANSWER];
-    let (len, fds) = receive(keeper, &mut answer).map_err(|error| match error.kind() {
+    let Received { len_bytes, fds, .. } = receive(keeper, &mut answer).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => {
-            io::Error::new(io::ErrorKind::TimedOut, format!("the keeper has not answered for {} s", PATIENCE.as_secs()))
+            io::Error::new(io::ErrorKind::TimedOut, format!("the keeper has not answered for {} s", TIMEOUT.as_secs()))
         }
         _ => error,
     })?;
-    if len == 0 {
+    if len_bytes == 0 {
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the keeper closed the connection"));
     }
-    answer.truncate(len);
+    answer.truncate(len_bytes);
     Ok((answer, fds))
 }
 
-fn send(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+fn send(mut stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let sent = send_with_fds(stream, bytes, fds)?;
+    stream.write_all(&bytes[sent..])
+}
+
+/// Sends bytes with up to two descriptors. Returns the number of bytes sent.
+fn send_with_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {
         ancillary.push(SendAncillaryMessage::ScmRights(fds));
     }
     // With a time limit, a process that was stopped for a while gets EINTR.
-    let sent = retry_on_intr(|| sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL))?;
-    let mut stream = stream;
-    stream.write_all(&bytes[sent..])
-}
-
-/// Receives a message and the descriptors that came with it. Messages here are short enough not to be divided.
-fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    let received = retry_on_intr(|| recvmsg(stream, &mut [IoSliceMut::new(bytes)], &mut ancillary, flags))?;
-    let fds = ancillary.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-        _ => None,
-    });
-    Ok((received.bytes, fds.flatten().collect()))
+    Ok(retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL))?)
 }
 
 /// Returns the descriptors that systemd kept for this service, if there are any.
@@ -393,7 +382,24 @@ pub fn systemd_get() -> io::Result<Option<[OwnedFd; 2]>> {
 /// # Errors
 /// If systemd's socket does not accept them.
 pub fn systemd_put(fds: [BorrowedFd<'_>; 2]) -> io::Result<bool> {
-    let Ok(path) = std::env::var("NOTIFY_SOCKET") else { return Ok(false) };
+    let Some(socket) = notify_socket()? else { return Ok(false) };
+    for (name, fd) in SYSTEMD_NAMES.iter().zip(fds) {
+        send_with_fds(&socket, format!("FDSTORE=1\nFDNAME={name}").as_bytes(), &[fd])?;
+    }
+    Ok(true)
+}
+
+/// Notifies systemd that the service is ready (`Type=notify`). Does nothing without systemd.
+pub fn systemd_ready() {
+    if let Ok(Some(socket)) = notify_socket() {
+        // Without the message, the service is started all the same.
+        let _ = socket.send(b"READY=1");
+    }
+}
+
+/// Connects to the socket for messages to systemd. Returns `None` without systemd.
+fn notify_socket() -> io::Result<Option<UnixDatagram>> {
+    let Ok(path) = std::env::var("NOTIFY_SOCKET") else { return Ok(None) };
     let socket = UnixDatagram::unbound()?;
     match path.strip_prefix('@') {
         Some(name) => {
@@ -403,20 +409,5 @@ pub fn systemd_put(fds: [BorrowedFd<'_>; 2]) -> io::Result<bool> {
         }
         None => socket.connect(&path)?,
     }
-    for (name, fd) in SYSTEMD_NAMES.iter().zip(fds) {
-        let message = format!("FDSTORE=1\nFDNAME={name}");
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let fds = [fd];
-        ancillary.push(SendAncillaryMessage::ScmRights(&fds));
-        sendmsg(&socket, &[IoSlice::new(message.as_bytes())], &mut ancillary, SendFlags::NOSIGNAL)?;
-    }
-    Ok(true)
-}
-
-/// Notifies systemd that the service is ready (`Type=notify`). Does nothing without systemd.
-pub fn systemd_ready() {
-    let Ok(path) = std::env::var("NOTIFY_SOCKET") else { return };
-    // Without the message, the service is started all the same.
-    let _ = UnixDatagram::unbound().and_then(|socket| socket.send_to(b"READY=1", path));
+    Ok(Some(socket))
 }

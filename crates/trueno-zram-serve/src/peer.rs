@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 
 use trueno_zram_connections::peer_credentials;
 
-/// The number of root.
+/// The user ID of root.
 const ROOT: u32 = 0;
 
 /// The reason why a client is not served.

@@ -1,4 +1,4 @@
-//! The frame of the servers on sockets: accepts connections, limits their number, and serves each on a thread of its own.
+//! A server on a socket, for any protocol: accepts connections, limits their number, and serves each on a thread of its own.
 
 use std::io;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// A protocol that a [`SocketServer`] serves.
 pub(crate) trait Service: Send + Sync + 'static {
-    /// Configures a new connection, on the thread that accepts: it must not wait for the client. Returns the time by which the
-    /// client must have negotiated, or have sent its request. Counted from here, waiting for a place does not lengthen it.
+    /// Configures a new connection, on the thread that accepts: it must not wait for the client. Returns the deadline for the
+    /// client's negotiation or request. It includes the time that the connection waits to be admitted.
     ///
     /// # Errors
     /// If the client is not served.
@@ -25,7 +25,7 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// Serves a client to its end.
     ///
     /// # Errors
-    /// The client's to see. Other clients are not affected.
+    /// An error of the connection, which ends it. Other clients are not affected.
     fn serve(&self, client: &Admitted<SocketStream>, deadline: Instant) -> io::Result<()>;
 }
 

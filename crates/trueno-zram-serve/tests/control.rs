@@ -94,7 +94,7 @@ fn statistics_are_answered_while_saves_hang() {
     let ready = saves.iter().filter(|(_, line)| line == "\"ready\"\n").count();
     assert_eq!(ready, limits.max_transfers);
     assert!(saves.iter().skip(ready).all(|(_, line)| line.starts_with("{\"error\"")), "the others are told");
-    for _ in 0..limits.max_clients {
+    for _ in 0..limits.max_connections {
         assert_eq!(ControlClient::connect(&path).unwrap().stat().unwrap().len(), 1);
     }
     let load = ControlClient::connect(&path).unwrap().load("ram", &mut &b""[..]);
@@ -117,7 +117,7 @@ fn clients_without_a_request_leave_for_others_the_oldest_first() {
     let mut silent: Vec<_> = (0..40).map(|number| connect(if number % 2 == 0 { b"" } else { b"{\"command" })).collect();
     assert_eq!(ControlClient::connect(&path).unwrap().stat().unwrap().len(), 1);
     assert_eq!(ControlClient::connect(&path).unwrap().save("ram", Algorithm::Lz4, &mut Vec::new()).unwrap(), SIZE);
-    assert!(server.connections() <= ControlLimits::default().max_clients);
+    assert!(server.connections() <= ControlLimits::default().max_connections);
     assert_eq!(silent[0].read(&mut [0; 100]).unwrap_or(0), 0);
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec, PageData, PageKind, fill_page};
 
 use crate::error::{Error, Result};
-use crate::store::{Store, Worker};
+use crate::store::{Store, ThreadContext};
 use crate::table::entry::{PageForm, StoredPage, TableEntry, fill_word};
 use crate::write::{MAX_STAGED_PAGES, StagedPage};
 
@@ -36,12 +36,12 @@ use crate::write::{MAX_STAGED_PAGES, StagedPage};
 #[derive(Debug)]
 pub struct StoreHandle {
     pub(crate) store: Arc<Store>,
-    pub(crate) worker: Worker,
+    pub(crate) context: ThreadContext,
     pub(crate) codec: PageCodec,
     /// The output of the compressor.
     pub(crate) out: Box<Page>,
-    /// The bytes that hold a page. Another process could change them in the store, so the decoder gets a copy.
-    pub(crate) held: Box<Page>,
+    /// A copy of a page's stored bytes for the decoder: another process could change them in the store.
+    pub(crate) stored_bytes: Box<Page>,
     /// A page of which only a part is written.
     pub(crate) page: Box<Page>,
     /// Pages of the present write, with room for the longest one.
@@ -72,11 +72,11 @@ impl StoreHandle {
     /// [`Error::Codec`].
     pub fn new(store: &Arc<Store>) -> Result<Self> {
         let mut handle = Self {
-            worker: store.register_worker(store.slots.next_stripe()),
+            context: store.register_thread(store.slots.next_stripe()),
             store: Arc::clone(store),
             codec: PageCodec::new(store.algorithm())?,
             out: Box::new([0; PAGE_SIZE]),
-            held: Box::new([0; PAGE_SIZE]),
+            stored_bytes: Box::new([0; PAGE_SIZE]),
             page: Box::new([0; PAGE_SIZE]),
             staged: Vec::with_capacity(MAX_STAGED_PAGES),
         };
@@ -131,14 +131,14 @@ impl StoreHandle {
         let mut at = offset;
         let mut rest = bytes;
         while !rest.is_empty() {
-            let (page, within) = split(at);
+            let (page, within) = split_offset(at);
             let take = rest.len().min(PAGE_SIZE - within);
             let (part, after) = rest.split_at_mut(take);
             let done = match <&mut Page>::try_from(&mut *part) {
                 Ok(whole) => self.read_page(page, whole),
                 Err(_) => self.read_part(page, within, part),
             };
-            done.inspect_err(|_| self.worker.counters.failed_reads.add(1))?;
+            done.inspect_err(|_| self.context.counters.failed_reads.add(1))?;
             at += take as u64;
             rest = after;
         }
@@ -167,7 +167,7 @@ impl StoreHandle {
         let page_size = PAGE_SIZE as u64;
         for page in offset.div_ceil(page_size)..(offset + len_bytes) / page_size {
             self.set_form(page, self.store.discarded(page))?;
-            self.worker.counters.notify_free.add(1);
+            self.context.counters.notify_free.add(1);
         }
         Ok(())
     }
@@ -195,7 +195,7 @@ impl StoreHandle {
     /// As for [`read_at`](Self::read_at).
     pub fn read_page(&mut self, number: u64, page: &mut Page) -> Result<()> {
         self.check_page(number)?;
-        self.worker.counters.pages_read.add(1);
+        self.context.counters.pages_read.add(1);
         let corrupt = |defect| Error::CorruptEntry { page: number, defect };
         // A page without a slot is all in its entry, which is one load. Locked or not, the entry is valid.
         match self.store.table.load(number).form().map_err(corrupt)? {
@@ -208,13 +208,13 @@ impl StoreHandle {
                     PageForm::Empty => self.store.read_hole(number, page)?,
                     PageForm::Fill(fill) => fill_page(page, fill_word(fill)),
                     PageForm::Stored(stored) if stored.kind == PageKind::Raw => {
-                        self.store.copy_held(stored, page);
+                        self.store.copy_stored(stored, page);
                         guard.publish(entry.with_age(0));
                     }
                     PageForm::Stored(stored) => {
-                        let held = self.store.copy_held(stored, &mut self.held);
+                        let bytes = self.store.copy_stored(stored, &mut self.stored_bytes);
                         guard.publish(entry.with_age(0));
-                        decode(&mut self.codec, stored, held, number, page)?;
+                        decode(&mut self.codec, stored, bytes, number, page)?;
                     }
                 }
             }
@@ -237,7 +237,7 @@ impl StoreHandle {
             return Ok(());
         }
         let guard = self.store.table.lock(number);
-        self.store.replace(number, guard, entry, &self.worker)
+        self.store.replace(number, guard, entry, &self.context)
     }
 
     pub(crate) fn check_range(&self, offset: u64, len_bytes: u64) -> Result<()> {
@@ -245,7 +245,7 @@ impl StoreHandle {
         if offset.checked_add(len_bytes).is_some_and(|end| end <= size_bytes) {
             return Ok(());
         }
-        self.worker.counters.invalid_io.add(1);
+        self.context.counters.invalid_io.add(1);
         Err(Error::OutOfRange { offset, len_bytes, size_bytes })
     }
 
@@ -257,20 +257,20 @@ impl StoreHandle {
     }
 }
 
-/// Restores a page from a private copy of the bytes that hold it.
+/// Restores a page from a private copy of its stored bytes.
 pub(crate) fn decode(
     codec: &mut PageCodec,
     stored: StoredPage,
-    held: &[u8],
+    bytes: &[u8],
     number: u64,
     page: &mut Page,
 ) -> Result<()> {
-    let data = PageData::new(stored.kind, held);
+    let data = PageData::new(stored.kind, bytes);
     data.and_then(|data| codec.decompress(data, page)).map_err(|source| Error::CorruptPage { page: number, source })
 }
 
 /// Splits a byte offset into a page number and an offset within the page.
-pub(crate) fn split(offset: u64) -> (u64, usize) {
+pub(crate) fn split_offset(offset: u64) -> (u64, usize) {
     let page_size = PAGE_SIZE as u64;
     (offset / page_size, usize::try_from(offset % page_size).expect("less than a page"))
 }

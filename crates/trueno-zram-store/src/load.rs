@@ -22,7 +22,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Archive`] if the file is damaged; [`Error::OutOfRange`] if the content is longer than the store;
-    /// [`Error::NoSpace`]. What was read before is in the store.
+    /// [`Error::NoSpace`]. The content before the error is in the store.
     pub fn load<R: Read + Send>(self: &Arc<Self>, input: R, codec: &mut dyn BatchCodec) -> Result<u64> {
         let pool = Arc::clone(codec.pool());
         let mut handles = Vec::new();
@@ -55,8 +55,8 @@ fn first(handles: &mut [StoreHandle]) -> Result<&mut StoreHandle> {
     handles.first_mut().ok_or_else(|| Error::Options("the pool has no threads".to_owned()))
 }
 
-/// Writes bytes with all handles. Parts begin at page boundaries of the bytes, which are those of the store except after
-/// frames that other tools wrote.
+/// Writes bytes with all handles in parallel. Parts have whole pages, which are aligned in the store except after frames that other
+/// tools wrote.
 fn write_parts(handles: &mut [StoreHandle], at: u64, bytes: &[u8]) -> Result<()> {
     let share = bytes.len().div_ceil(handles.len().max(1)).next_multiple_of(PART_BYTES);
     handles

@@ -67,7 +67,7 @@ impl MemfdMapping {
 
     fn map(file: File, len_bytes: usize) -> io::Result<Self> {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps no memory of Rust's.
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps no Rust object.
         let start = unsafe {
             rustix::mm::mmap(ptr::null_mut(), len_bytes, ProtFlags::READ | ProtFlags::WRITE, flags, &file, 0)
         }?;
@@ -87,9 +87,9 @@ impl MemfdMapping {
         let word = &self.words()[index / 2];
         // SAFETY: both halves lie within the word.
         let half = unsafe { word.as_ptr().cast::<u32>().add(index % 2) };
-        // SAFETY: the half is aligned, and lives as long as `self`. Only the names of pages at the start of a slab are
-        // used as halves, for as long as the slab has a class. Before and after that, the lock of the class and the stack
-        // of free slabs order them and all uses of the words.
+        // SAFETY: the half is aligned, and lives as long as `self`. Only the page numbers at the start of a slab
+        // are used as halves, for as long as the slab has a class. Before and after that, the lock of the class and the
+        // stack of free slabs order these accesses and all accesses to whole words.
         unsafe { AtomicU32::from_ptr(half) }
     }
 
@@ -128,8 +128,8 @@ impl Drop for MemfdMapping {
 
 /// Copies bytes from words. `bytes` may end within the last word.
 ///
-/// Threads of this process do not write the words meanwhile: the caller holds the lock of the page that names them, or
-/// owns the slot. Another process that writes them can garble the bytes, but not cause undefined behaviour.
+/// Threads of this process do not write the words meanwhile: the caller holds the lock of the page whose slot they are,
+/// or owns the slot. Another process that writes them can garble the bytes, but not cause undefined behaviour.
 pub(crate) fn copy_out(words: &[AtomicU64], bytes: &mut [u8]) {
     let len_bytes = bytes.len().min(size_of_val(words));
     #[cfg(target_arch = "x86_64")]
@@ -214,7 +214,7 @@ mod tests {
     type CopyIn = fn(&[u8], &[AtomicU64]);
     type CopyOut = fn(&[AtomicU64], &mut [u8]);
 
-    /// The copies for this processor, and those for every processor.
+    /// The copies for this processor, and those forevery processor.
     const COPIES: [(CopyIn, CopyOut); 2] = [(copy_in, copy_out), (copy_words_in, copy_words_out)];
 
     #[test]

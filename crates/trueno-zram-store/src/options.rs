@@ -99,7 +99,7 @@ impl StoreOptions {
         let residency = if self.locked { Residency::Locked } else { Residency::OnDemand };
         let slabs = match residency {
             Residency::Locked => limit_bytes.min(raw_slab_bytes + classes) / slab,
-            // Twice what is needed, since slabs are not full before compaction. What is not used takes no memory.
+            // Twice the need, since slabs are not full before compaction. Unused slabs take no memory.
             Residency::OnDemand => (limit_bytes.min(2 * raw_slab_bytes) + classes) / slab,
         };
         if slabs == 0 {
@@ -119,7 +119,7 @@ impl StoreOptions {
 /// One slab per class, which may be nearly empty.
 const PARTIAL_SLABS_BYTES: u64 = (CLASS_COUNT * SLAB_BYTES) as u64;
 
-/// Bytes of slabs for pages that do not shrink. A slab loses one of its 64 pages to the names of the others.
+/// Bytes of slabs for pages that do not shrink. A slab loses one of its 64 pages to the page numbers of its slots.
 fn raw_slab_bytes(pages: u64) -> u64 {
     let slab = SLAB_BYTES as u64;
     pages.div_ceil(slab / PAGE_SIZE as u64 - 1) * slab

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_core::{PAGE_SIZE, PageKind};
+
+use crate::table::entry::PageForm;
 
 /// The statistics of a store: zram's `mm_stat` and `io_stat`, and more.
 ///
@@ -32,6 +34,11 @@ pub struct StoreStats {
 }
 
 /// The fields of zram's `mm_stat`, in its order. Displays as that file's line.
+///
+/// ```
+/// let line = trueno_zram_store::MmStat::default().to_string();
+/// assert_eq!(line.split_whitespace().count(), 9);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MmStat {
@@ -56,6 +63,11 @@ pub struct MmStat {
 }
 
 /// The fields of zram's `io_stat`, in its order. Displays as that file's line.
+///
+/// ```
+/// let line = trueno_zram_store::IoStat::default().to_string();
+/// assert_eq!(line.split_whitespace().count(), 4);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct IoStat {
@@ -133,10 +145,6 @@ impl Counter {
         self.0.store(self.get().wrapping_add(amount), Relaxed);
     }
 
-    pub(crate) fn sub(&self, amount: u64) {
-        self.add(amount.wrapping_neg());
-    }
-
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -164,6 +172,29 @@ impl ThreadCounters {
 
     pub(crate) fn add_all(&self, other: &Self) {
         self.fields().iter().zip(other.fields()).for_each(|(to, from)| to.add(from.get()));
+    }
+
+    /// Counts a page that the table now has in this form.
+    pub(crate) fn count_added(&self, form: PageForm) {
+        self.count(form, 1);
+    }
+
+    /// Counts a page that the table no longer has in this form.
+    pub(crate) fn count_removed(&self, form: PageForm) {
+        self.count(form, 1u64.wrapping_neg());
+    }
+
+    /// Adds a number of pages modulo 2^64.
+    fn count(&self, form: PageForm, pages: u64) {
+        match form {
+            PageForm::Empty => return,
+            PageForm::Fill(_) => self.same_pages.add(pages),
+            PageForm::Stored(stored) => {
+                self.compressed_bytes.add(u64::from(stored.len_bytes).wrapping_mul(pages));
+                self.huge_pages.add(u64::from(stored.kind == PageKind::Raw).wrapping_mul(pages));
+            }
+        }
+        self.pages_held.add(pages);
     }
 
     /// Returns statistics with the fields that come from counters. The store adds the rest.
@@ -243,7 +274,7 @@ mod tests {
         for round in 0..10 {
             let (first, second) = (all.register(), all.register());
             first.pages_held.add(3);
-            second.pages_held.sub(2);
+            second.pages_held.add(2u64.wrapping_neg());
             drop((first, second));
             assert_eq!(all.sum().mm.orig_data_size, (round + 1) * 4096);
         }

@@ -4,7 +4,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use trueno_zram_archive::Pages;
-use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec, PageKind};
+use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec};
 
 use crate::error::{Error, Result};
 use crate::mapping::{MemfdMapping, copy_out};
@@ -12,7 +12,7 @@ use crate::options::{NO_LIMIT, StoreOptions};
 use crate::slots::allocator::{Residency, SlotAllocator};
 use crate::slots::geometry::{GRANULE_BYTES, SLAB_BYTES};
 use crate::slots::spare_slots::Stripe;
-use crate::snapshot::retained::Retained;
+use crate::snapshot::retained::RetainedPages;
 use crate::stats::{AllCounters, StoreStats, ThreadCounters};
 use crate::table::PageTable;
 use crate::table::entry::{PageForm, StoredPage, TableEntry};
@@ -54,16 +54,16 @@ pub struct Store {
     /// The pages that are read where the store has holes.
     pub(crate) base: Option<Box<dyn Pages>>,
     pub(crate) counters: AllCounters,
-    pub(crate) retained: Retained,
+    pub(crate) retained: RetainedPages,
     /// Locked while a snapshot is read.
-    pub(crate) snapshot: Mutex<()>,
+    pub(crate) snapshot_lock: Mutex<()>,
     /// Locked during compaction and recompression.
-    pub(crate) maintenance: Mutex<()>,
+    pub(crate) maintenance_lock: Mutex<()>,
 }
 
-/// A thread that changes pages.
+/// The counters and spare slots of a thread that changes pages.
 #[derive(Debug)]
-pub(crate) struct Worker {
+pub(crate) struct ThreadContext {
     pub(crate) counters: Arc<ThreadCounters>,
     /// The spare slots that it takes slots from and frees slots to.
     pub(crate) stripe: Stripe,
@@ -124,7 +124,7 @@ impl Store {
         let store = Self::new(table, slots);
         let counters = store.counters.register();
         for page in store.table.forms() {
-            counters.count_in(page?.1);
+            counters.count_added(page?.1);
         }
         Ok(store)
     }
@@ -136,9 +136,9 @@ impl Store {
             slots,
             base: None,
             counters: AllCounters::default(),
-            retained: Retained::new(pages),
-            snapshot: Mutex::new(()),
-            maintenance: Mutex::new(()),
+            retained: RetainedPages::new(pages),
+            snapshot_lock: Mutex::new(()),
+            maintenance_lock: Mutex::new(()),
         }
     }
 
@@ -282,25 +282,31 @@ impl Store {
         }
     }
 
-    /// Copies the bytes that hold a page to `held`. The caller holds the page's lock, or owns the slot.
-    pub(crate) fn copy_held<'a>(&self, stored: StoredPage, held: &'a mut Page) -> &'a [u8] {
+    /// Copies the stored bytes of a page to `bytes`. The caller holds the page's lock, or owns the slot.
+    pub(crate) fn copy_stored<'a>(&self, stored: StoredPage, bytes: &'a mut Page) -> &'a [u8] {
         let len_bytes = usize::from(stored.len_bytes);
         let words = self.slots.slot_words(stored.place, len_bytes);
-        let held = &mut held[..len_bytes];
-        copy_out(words, held);
-        held
+        let bytes = &mut bytes[..len_bytes];
+        copy_out(words, bytes);
+        bytes
     }
 
     /// Publishes an entry in place of the guard's, and frees the slot of the old one.
-    pub(crate) fn replace(&self, page: u64, guard: EntryGuard<'_>, new: TableEntry, worker: &Worker) -> Result<()> {
+    pub(crate) fn replace(
+        &self,
+        page: u64,
+        guard: EntryGuard<'_>,
+        new: TableEntry,
+        context: &ThreadContext,
+    ) -> Result<()> {
         let old = guard.entry();
         let old_form = old.form().map_err(|defect| Error::CorruptEntry { page, defect })?;
-        let kept = self.retained.keep(page, old);
+        let kept = self.retained.retain(page, old);
         guard.publish(new);
-        worker.counters.count_out(old_form);
-        worker.counters.count_in(new.form().expect("this process made the entry"));
+        context.counters.count_removed(old_form);
+        context.counters.count_added(new.form().expect("this process made the entry"));
         if let Some(stored) = old_form.stored().filter(|_| !kept) {
-            self.slots.free(worker.stripe, stored);
+            self.slots.free(context.stripe, stored);
         }
         Ok(())
     }
@@ -311,45 +317,19 @@ impl Store {
     }
 
     /// Registers a thread that changes pages, with the spare slots of `stripe`.
-    pub(crate) fn register_worker(&self, stripe: Stripe) -> Worker {
-        Worker { counters: self.counters.register(), stripe }
+    pub(crate) fn register_thread(&self, stripe: Stripe) -> ThreadContext {
+        ThreadContext { counters: self.counters.register(), stripe }
     }
 
     /// Waits until no other thread compacts or recompresses.
     pub(crate) fn lock_maintenance(&self) -> std::sync::MutexGuard<'_, ()> {
-        self.maintenance.lock().unwrap_or_else(PoisonError::into_inner)
+        self.maintenance_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Store({} bytes)", self.size_bytes())
-    }
-}
-
-impl ThreadCounters {
-    pub(crate) fn count_in(&self, form: PageForm) {
-        match form {
-            PageForm::Empty => return,
-            PageForm::Fill(_) => self.same_pages.add(1),
-            PageForm::Stored(stored) => {
-                self.compressed_bytes.add(u64::from(stored.len_bytes));
-                self.huge_pages.add(u64::from(stored.kind == PageKind::Raw));
-            }
-        }
-        self.pages_held.add(1);
-    }
-
-    pub(crate) fn count_out(&self, form: PageForm) {
-        match form {
-            PageForm::Empty => return,
-            PageForm::Fill(_) => self.same_pages.sub(1),
-            PageForm::Stored(stored) => {
-                self.compressed_bytes.sub(u64::from(stored.len_bytes));
-                self.huge_pages.sub(u64::from(stored.kind == PageKind::Raw));
-            }
-        }
-        self.pages_held.sub(1);
     }
 }
 

@@ -3,11 +3,11 @@
 use trueno_zram_core::{PAGE_SIZE, Page, PageData, PageKind, fill_page};
 
 use crate::error::{Error, Result};
-use crate::handle::{StoreHandle, ZeroPages, decode, split};
+use crate::handle::{StoreHandle, ZeroPages, decode, split_offset};
 use crate::mapping::copy_in;
 use crate::slots::geometry::SizeClass;
 use crate::slots::spare_slots::Stripe;
-use crate::store::{Store, Worker};
+use crate::store::{Store, ThreadContext};
 use crate::table::entry::{PageForm, StoredPage, TableEntry, fill_word};
 use crate::table::lock::EntryGuard;
 
@@ -35,10 +35,11 @@ struct Patch<'a> {
     bytes: &'a [u8],
 }
 
-/// The pages of a range: a part of one, whole ones, and a part of another one. All of them may be missing.
+/// The pages of a byte range: a partial page, whole pages, and another partial page. Each part may be empty.
 struct PageRange {
-    /// The page of the first part, and the byte in it.
+    /// The page that the range starts in.
     first: u64,
+    /// The first byte of the range within that page.
     start: usize,
     head_bytes: usize,
     whole: std::ops::Range<u64>,
@@ -47,15 +48,15 @@ struct PageRange {
 
 impl PageRange {
     fn new(offset: u64, len_bytes: u64) -> Self {
-        let (first, start) = split(offset);
+        let (first, start) = split_offset(offset);
         let to_boundary = (PAGE_SIZE - start) % PAGE_SIZE;
         let head_bytes = usize::try_from(len_bytes).map_or(to_boundary, |len| len.min(to_boundary));
-        let (whole_pages, tail_bytes) = split(len_bytes - head_bytes as u64);
+        let (whole_pages, tail_bytes) = split_offset(len_bytes - head_bytes as u64);
         let first_whole = first + u64::from(start > 0);
         Self { first, start, head_bytes, whole: first_whole..first_whole + whole_pages, tail_bytes }
     }
 
-    /// The changes of the parts of pages, if there are any.
+    /// Returns the patches of the partial pages at both ends, if there are any.
     fn patches<'a>(&self, head: &'a [u8], tail: &'a [u8]) -> [Option<Patch<'a>>; 2] {
         [(self.first, self.start, head), (self.whole.end, 0, tail)]
             .map(|(number, start, bytes)| (!bytes.is_empty()).then_some(Patch { number, start, bytes }))
@@ -87,13 +88,13 @@ impl StoreHandle {
         let (mut at, mut rest) = (offset, bytes);
         while !rest.is_empty() {
             let is_short = rest.len() <= MAX_UNDIVIDED_WRITE_BYTES;
-            let len = if is_short { rest.len() } else { MAX_UNDIVIDED_WRITE_BYTES - split(at).1 };
+            let len = if is_short { rest.len() } else { MAX_UNDIVIDED_WRITE_BYTES - split_offset(at).1 };
             let (part, after) = rest.split_at(len);
             let range = PageRange::new(at, len as u64);
             let (head, middle) = part.split_at(range.head_bytes);
             let (pages, tail) = middle.as_chunks();
             let written = self.write_pages(range.whole.clone().zip(pages), range.patches(head, tail));
-            written.inspect_err(|_| self.worker.counters.failed_writes.add(1))?;
+            written.inspect_err(|_| self.context.counters.failed_writes.add(1))?;
             at += len as u64;
             rest = after;
         }
@@ -129,7 +130,7 @@ impl StoreHandle {
                 ZeroPages::Keep => self.set_form(page, PageForm::Fill([0; 4])),
             })
         });
-        written.inspect_err(|_| self.worker.counters.failed_writes.add(1))
+        written.inspect_err(|_| self.context.counters.failed_writes.add(1))
     }
 
     /// Writes a page.
@@ -162,7 +163,7 @@ impl StoreHandle {
         for StagedPage { entry, .. } in self.staged.drain(..) {
             // The write failed, and these pages were not published.
             if let Some(stored) = entry.form().ok().and_then(PageForm::stored) {
-                self.store.slots.free(self.worker.stripe, stored);
+                self.store.slots.free(self.context.stripe, stored);
             }
         }
         written
@@ -172,7 +173,7 @@ impl StoreHandle {
         pages.try_for_each(|(number, page)| {
             let data = self.codec.compress(page, &mut self.out);
             let data = data.map_err(|source| Error::Compress { page: number, source })?;
-            let entry = place(&self.store, self.worker.stripe, number, data)?;
+            let entry = self.store.stage(self.context.stripe, number, data)?;
             self.staged.push(StagedPage { number, entry });
             Ok(())
         })
@@ -184,7 +185,7 @@ impl StoreHandle {
     /// locks are taken in the order of the pages, and both are released before another one is waited for. So writers never
     /// wait for each other in a circle.
     fn patch_and_publish(&mut self, patches: [Option<Patch<'_>>; 2]) -> Result<()> {
-        let Self { store, worker, codec, out, held, page, staged } = self;
+        let Self { store, context, codec, out, stored_bytes, page, staged } = self;
         let mut guards = [None, None];
         for (guard, patch) in guards.iter_mut().zip(patches) {
             let Some(Patch { number, start, bytes }) = patch else { continue };
@@ -192,46 +193,55 @@ impl StoreHandle {
             match form.map_err(|defect| Error::CorruptEntry { page: number, defect })? {
                 PageForm::Empty => store.read_hole(number, page)?,
                 PageForm::Fill(fill) => fill_page(page, fill_word(fill)),
-                PageForm::Stored(stored) => decode(codec, stored, store.copy_held(stored, held), number, page)?,
+                PageForm::Stored(stored) => {
+                    decode(codec, stored, store.copy_stored(stored, stored_bytes), number, page)?
+                }
             }
             page[start..start + bytes.len()].copy_from_slice(bytes);
             let data = codec.compress(page, out).map_err(|source| Error::Compress { page: number, source })?;
-            staged.push(StagedPage { number, entry: place(store, worker.stripe, number, data)? });
+            staged.push(StagedPage { number, entry: store.stage(context.stripe, number, data)? });
         }
         // From here on, no page lacks room. The pages that are locked were staged last.
         for guard in guards.into_iter().flatten().rev() {
-            publish_last(store, guard, staged, worker)?;
+            publish_last(store, guard, staged, context)?;
         }
         while let Some(StagedPage { number, .. }) = staged.last() {
-            publish_last(store, store.table.lock(*number), staged, worker)?;
+            publish_last(store, store.table.lock(*number), staged, context)?;
         }
         Ok(())
     }
 }
 
 /// Publishes the page that was staged last. The guard is that page's.
-fn publish_last(store: &Store, guard: EntryGuard<'_>, staged: &mut Vec<StagedPage>, worker: &Worker) -> Result<()> {
+fn publish_last(
+    store: &Store,
+    guard: EntryGuard<'_>,
+    staged: &mut Vec<StagedPage>,
+    context: &ThreadContext,
+) -> Result<()> {
     let Some(StagedPage { number, entry }) = staged.last().copied() else { return Ok(()) };
-    store.replace(number, guard, entry, worker)?;
+    store.replace(number, guard, entry, context)?;
     staged.pop();
-    worker.counters.pages_written.add(1);
+    context.counters.pages_written.add(1);
     let stored = entry.form().ok().and_then(PageForm::stored);
-    worker.counters.huge_pages_since.add(stored.is_some_and(|stored| stored.kind == PageKind::Raw).into());
+    context.counters.huge_pages_since.add(stored.is_some_and(|stored| stored.kind == PageKind::Raw).into());
     Ok(())
 }
 
-/// Puts a compressed page into a slot, or into its entry. No entry names the slot until this one is published.
-pub(crate) fn place(store: &Store, stripe: Stripe, page: u64, data: PageData<'_>) -> Result<TableEntry> {
-    if data.kind() == PageKind::SameFilled
-        && let Some(inline) = data.bytes().try_into().ok().and_then(PageForm::inline)
-    {
-        return Ok(TableEntry::new(inline));
+impl Store {
+    /// Writes a compressed page to a new slot, or into the entry itself. Returns the entry, which the caller publishes.
+    pub(crate) fn stage(&self, stripe: Stripe, page: u64, data: PageData<'_>) -> Result<TableEntry> {
+        if data.kind() == PageKind::SameFilled
+            && let Some(inline) = data.bytes().try_into().ok().and_then(PageForm::inline)
+        {
+            return Ok(TableEntry::new(inline));
+        }
+        let len_bytes = u16::try_from(data.bytes().len()).expect("PageData holds at most 4096 bytes");
+        let class = SizeClass::of_len(data.bytes().len());
+        let place = self.slots.allocate(stripe, class, page).ok_or_else(|| self.no_space(page))?;
+        copy_in(data.bytes(), self.slots.slot_words(place, data.bytes().len()));
+        Ok(TableEntry::new(PageForm::Stored(StoredPage { kind: data.kind(), len_bytes, place })))
     }
-    let len_bytes = u16::try_from(data.bytes().len()).expect("PageData holds at most 4096 bytes");
-    let class = SizeClass::of_len(data.bytes().len());
-    let place = store.slots.allocate(stripe, class, page).ok_or_else(|| store.no_space(page))?;
-    copy_in(data.bytes(), store.slots.slot_words(place, data.bytes().len()));
-    Ok(TableEntry::new(PageForm::Stored(StoredPage { kind: data.kind(), len_bytes, place })))
 }
 
 #[cfg(test)]

@@ -149,3 +149,17 @@ fn idle_pages_are_recompressed_once_and_changed_pages_again() {
     handle.read_at(0, &mut back).unwrap();
     assert_eq!(back, content);
 }
+
+#[test]
+fn holes_at_the_end_are_saved_at_their_length() {
+    let store = Arc::new(Store::create(&StoreOptions::new(100 * PAGE_SIZE as u64)).unwrap());
+    StoreHandle::new(&store).unwrap().write_page(0, corpus::all_pages().next().unwrap()).unwrap();
+    let mut codec = CpuBatchCompressor::new(Algorithm::Lz4).unwrap();
+    let (archive, _) = store.save(Vec::new(), &mut codec).unwrap();
+    assert!(decoded(&archive) == content(&store));
+}
+
+#[test]
+fn recompression_takes_batches_of_the_length_that_was_set() {
+    assert_eq!(RecompressOptions::default().with_batch_pages(16).batch_pages, 16);
+}

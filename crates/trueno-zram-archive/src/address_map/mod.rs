@@ -181,7 +181,7 @@ impl Flags {
         Self(Self::of_file(permissions).0 | Self::ANONYMOUS)
     }
 
-    /// Returns whether untouched pages are zero pages rather than pages of a file.
+    /// Returns `true` if untouched pages are zero pages rather than pages of a file.
     #[must_use]
     pub fn is_anonymous(self) -> bool {
         self.0 & Self::ANONYMOUS != 0

@@ -48,7 +48,7 @@ pub struct StoredMapping<'a> {
     run_count: u64,
 }
 
-/// Adjacent pages in the same state, with their address and their place in the archive.
+/// Adjacent pages in the same state, with their address and their first page in the archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MappedRun {
@@ -158,12 +158,12 @@ impl<'a> StoredMapping<'a> {
         }
         let runs = *cursor;
         let mut mapping = Self { start, flags, name, first_page, pages: StateCounts::default(), runs, run_count };
-        let most_pages = ADDRESS_LIMIT.saturating_sub(start) / PAGE_SIZE as u64;
+        let max_pages = ADDRESS_LIMIT.saturating_sub(start) / PAGE_SIZE as u64;
         let mut before = None;
         for _ in 0..run_count {
             let number = cursor.number("run")?;
             let (pages, state) = (number >> 2, state_of(number & 3).ok_or_else(|| cursor.invalid("run"))?);
-            let fits = pages > 0 && pages <= most_pages - mapping.pages.total();
+            let fits = pages > 0 && pages <= max_pages - mapping.pages.total();
             if !fits || before.replace(state) == Some(state) {
                 return Err(cursor.invalid("run"));
             }

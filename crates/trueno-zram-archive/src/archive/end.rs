@@ -1,17 +1,17 @@
-//! The ends of an archive: the footer of its index, the seek table behind it, and the header at its start.
+//! The ends of an archive: the footer of its index, the seek table after it, and the header at its start.
 
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
 use crate::index::layout::{FOOTER_LEN, HEAD_LEN, INDEX_FRAME_MAGIC, INDEX_MAGIC, IndexFooter};
-use crate::lz4::header::{ARCHIVE_MAX_BLOCK, FRAME_MAGIC, Lz4Header};
+use crate::lz4::header::{ARCHIVE_MAX_BLOCK_LEN, FRAME_MAGIC, Lz4Header, SKIPPABLE_HEAD_LEN};
 use crate::read_at::{ReadAt, file_len, read_at};
 use crate::zstd::seek_table;
 
-/// The footer of an archive, and the length of the seek table behind it.
+/// The footer of an archive, and the length of the seek table after it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArchiveEnd {
     pub(crate) footer: IndexFooter,
-    /// Length of the seek table behind the index; 0 if there is none.
+    /// Length of the seek table after the index; 0 if there is none.
     pub(crate) seek_table_len: u64,
 }
 
@@ -44,7 +44,8 @@ pub(crate) fn read_footer(file: &dyn ReadAt) -> Result<Option<ArchiveEnd>> {
     let mut head = [0; HEAD_LEN];
     read_at(file, footer.frame_len, &mut head)?;
     let mut expected = INDEX_FRAME_MAGIC.to_le_bytes().to_vec();
-    let payload_len = u32::try_from(footer.index_len() - 8).map_err(|_| Error::index("it is too long"))?;
+    let payload_len =
+        u32::try_from(footer.index_len() - SKIPPABLE_HEAD_LEN).map_err(|_| Error::index("it is too long"))?;
     expected.extend(payload_len.to_le_bytes());
     expected.extend(INDEX_MAGIC);
     if head[..] != expected[..] {
@@ -64,7 +65,7 @@ fn read_header(file: &dyn ReadAt) -> Result<(Layout, u64)> {
         return Err(Error::index("the file does not start with a frame"));
     }
     let header = Lz4Header::parse(&rest, 0)?;
-    if !header.independent || header.max_block != ARCHIVE_MAX_BLOCK {
+    if !header.independent || header.max_block_len != ARCHIVE_MAX_BLOCK_LEN {
         return Err(Error::index("the frame is not that of a page archive"));
     }
     Ok((Layout::Lz4(header), 4 + rest.len() as u64))

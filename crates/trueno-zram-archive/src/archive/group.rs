@@ -1,4 +1,4 @@
-//! One group of an archive in memory: its blocks, compared with what the index says of them.
+//! One group of an archive in memory: its blocks, compared with the index.
 
 use std::ops::Range;
 
@@ -9,11 +9,11 @@ use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
 use crate::index::blocks::{BlockPlace, GroupIndex};
 use crate::index::layout::page_len;
-use crate::lz4::header::{ARCHIVE_MAX_BLOCK, RAW_BLOCK};
+use crate::lz4::header::{ARCHIVE_MAX_BLOCK_LEN, RAW_BLOCK_FLAG};
 use crate::read_at::read_at;
 use crate::stream::content::ContentSpan;
 use crate::stream::decoder::CpuPages;
-use crate::zstd::group::stream_refuses_frame;
+use crate::zstd::frame_check::stream_refuses_frame;
 
 /// The parts of a group that are compared with the index when it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(crate) enum CheckDepth {
     Headers,
 }
 
-/// The reach of a stream of the whole archive: up to a group, or not.
+/// The point at which a stream of the whole archive ends: before a group, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamReach {
     /// It does, unless one of the group's own blocks is damaged.
@@ -168,7 +168,7 @@ impl GroupBuffer {
         })
     }
 
-    /// Returns whether a block holds a whole page that is not zero.
+    /// Returns `true` if a block holds a whole page that is not zero.
     fn is_data(&self, place: &BlockPlace) -> bool {
         !place.zero && page_len(self.content_len, place.first_page) == PAGE_SIZE
     }
@@ -186,7 +186,7 @@ impl GroupBuffer {
         Ok(())
     }
 
-    /// Reads a group, and compares its blocks with the index as deep as is asked for.
+    /// Reads a group, and compares its blocks with the index to this depth.
     pub(crate) fn read_to(
         &mut self,
         depth: CheckDepth,
@@ -206,8 +206,8 @@ impl GroupBuffer {
         let len = usize::try_from(end - start).map_err(|_| Error::index("a group is too long"))?;
         self.window.resize(len, 0);
         read_at(file, start, &mut self.window)?;
-        // A stream of the frame must end behind these blocks, too: else it has pages that the index does not know. Behind
-        // Zstandard frames stands the index.
+        // A stream of the frame must end after these blocks, too: else it has pages that the index does not describe.
+        // Zstandard frames are followed by the index.
         if number + 1 == footer.groups() && layout.format() == Format::Lz4 {
             let mut end_mark = [0xff; 4];
             read_at(file, end, &mut end_mark)?;
@@ -218,7 +218,7 @@ impl GroupBuffer {
         let (window, decoder) = (&self.window[..], (depth == CheckDepth::Contents).then(CpuPages::new));
         let check = |place: &BlockPlace| {
             let (block, fit) = Block::described(place, layout, start, window, footer.content_len);
-            let fits = fit == Fit::Same
+            let fits = fit == Fit::Matches
                 && decoder.as_ref().is_none_or(|decoder| decodes(&block, place, index, window, decoder));
             (block, fits)
         };
@@ -233,15 +233,15 @@ impl GroupBuffer {
         }
     }
 
-    /// Returns whether a stream that reads the group's blocks in order ends with an error at this block or before it. All
+    /// Returns `true` if a stream that reads the group's blocks in order ends with an error at this block or before it. All
     /// blocks before it are where the index says.
     fn stream_refuses(&self, block: usize, layout: &Layout) -> bool {
         if layout.format() == Format::Zstd {
             return stream_refuses_frame(&self.blocks[..=block], &self.window);
         }
         let start = self.blocks[block].start;
-        let size = u32::from_le_bytes(self.window[start - 4..start].try_into().expect("four bytes")) & !RAW_BLOCK;
-        if size as usize > ARCHIVE_MAX_BLOCK {
+        let size = u32::from_le_bytes(self.window[start - 4..start].try_into().expect("four bytes")) & !RAW_BLOCK_FLAG;
+        if size as usize > ARCHIVE_MAX_BLOCK_LEN {
             return true;
         }
         // The checksum of a block with another length lies elsewhere.
@@ -257,7 +257,7 @@ impl GroupBuffer {
         intact.then_some(&self.places[..])
     }
 
-    /// Returns whether a stream ends with an error in this group.
+    /// Returns `true` if a stream ends with an error in this group.
     pub(crate) fn is_refused(&self) -> bool {
         self.refused
     }
@@ -266,8 +266,8 @@ impl GroupBuffer {
         &self.window
     }
 
-    /// Returns room for the blocks of some pages. The group in it is lost.
-    pub(crate) fn room(&mut self, len: usize) -> &mut [u8] {
+    /// Returns the memory for the blocks of some pages. The group in it is lost.
+    pub(crate) fn window_mut(&mut self, len: usize) -> &mut [u8] {
         self.number = None;
         self.window.resize(len, 0);
         &mut self.window
@@ -304,7 +304,7 @@ impl GroupBuffer {
     }
 }
 
-/// Returns whether a block decodes to as many bytes as its page has. Zstandard frames state their length.
+/// Returns `true` if a block decodes to as many bytes as its page has. Zstandard frames state their length.
 fn decodes(block: &Block, place: &BlockPlace, index: GroupIndex<'_>, window: &[u8], decoder: &CpuPages) -> bool {
     if place.kind != PageKind::Lz4 {
         return true;

@@ -1,4 +1,4 @@
-//! All groups of an archive, read side by side and compared with the index to the last entry.
+//! All groups of an archive, read in parallel and compared with the index to the last entry.
 
 use trueno_zram_core::{PAGE_SIZE, PageStats};
 
@@ -7,15 +7,13 @@ use crate::archive::group::{CheckDepth, GroupBuffer, StreamReach};
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
 use crate::hashes::content_hash::ContentHash;
-use crate::index::builder::{IndexBuilder, Keeps};
+use crate::index::builder::{IndexBuilder, Retention};
 use crate::index::layout::GROUP_PAGES;
-use crate::read_at::{Sequential, read_at};
+use crate::lz4::header::SKIPPABLE_HEAD_LEN;
+use crate::read_at::{SequentialReader, read_at};
 use crate::stream::input::InputWindow;
 use crate::stream::reader::{IndexVerdict, ReadSummary};
 use crate::zstd::seek_table::{ExpectedTable, SeekEntry};
-
-/// Magic number and length of a skippable frame.
-const SKIPPABLE_HEAD_LEN: u64 = 8;
 
 /// Totals of the groups that were read. Add them up for [`Archive::finish`].
 ///
@@ -87,7 +85,7 @@ impl Archive {
         let first_page = number * GROUP_PAGES as u64;
         let other = || Error::index(format!("the blocks from page {first_page} on are not those that it describes"));
         group.read_to(CheckDepth::Headers, number, self.index(), StreamReach::Reaches)?;
-        let mut built = IndexBuilder::new(self.layout, record.offset, Keeps::Checksums);
+        let mut built = IndexBuilder::new(self.layout, record.offset, Retention::Checksums);
         let mut blocks = 0;
         for (place, block) in group.blocks_of(&(first_page..first_page + GROUP_PAGES as u64))? {
             let left = self.footer.content_len.saturating_sub(place.first_page * PAGE_SIZE as u64);
@@ -106,7 +104,7 @@ impl Archive {
         Ok(GroupTotals { groups: 1, blocks, pages: built.counts })
     }
 
-    /// Compares what is left of the file with the index, once all groups were read and decoded. `hash` is the hash of all
+    /// Compares the rest of the file with the index, once all groups were read and decoded. `hash` is the hash of all
     /// content: required if the archive has a [checksum](super::ArchiveInfo::content_checksum) of it, ignored otherwise.
     ///
     /// # Errors
@@ -164,7 +162,7 @@ impl Archive {
         let start = footer.frame_len + footer.index_len() + SKIPPABLE_HEAD_LEN;
         let payload_len = seek_table_len.checked_sub(SKIPPABLE_HEAD_LEN);
         let payload_len = payload_len.ok_or_else(|| Error::index("its seek table is missing"))?;
-        let mut input = InputWindow::new(Sequential::new(&self.file, start..u64::MAX)?);
+        let mut input = InputWindow::new(SequentialReader::new(&self.file, start..u64::MAX)?);
         if !expected.agrees(&mut input, payload_len)? {
             return Err(Error::index("its seek table does not describe the frames"));
         }

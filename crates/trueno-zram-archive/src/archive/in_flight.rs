@@ -1,4 +1,4 @@
-//! Groups that threads restore or prove, so that another thread that needs one proven waits instead of proving it, too.
+//! Groups that threads work on now, so that another thread that needs one proven waits instead of proving it, too.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};

@@ -91,7 +91,7 @@ pub struct Archive {
     file_len: u64,
     pub(crate) footer: IndexFooter,
     pub(crate) layout: Layout,
-    /// Length of the seek table behind the index; 0 if there is none.
+    /// Length of the seek table after the index; 0 if there is none.
     pub(crate) seek_table_len: u64,
     table: GroupTable,
     /// The groups whose places are known: those that were compared with the index, or with [`Verify::Touched`] their entries.
@@ -103,7 +103,7 @@ pub struct Archive {
     /// The first group that is not what the index says, once [`prove_next`](Self::prove_next) has found it.
     disproven: OnceLock<u64>,
     in_flight: InFlight,
-    /// Buffers that no thread uses.
+    /// Buffers that no thread uses now.
     idle: Mutex<Vec<GroupBuffer>>,
     decoder: CpuPages,
 }
@@ -133,9 +133,9 @@ pub struct ArchiveInfo {
     pub group_count: u64,
     /// Length of the file in bytes.
     pub archive_len: u64,
-    /// Length of the index in bytes, with its sections and the seek table behind it.
+    /// Length of the index in bytes, with its sections and the seek table after it.
     pub index_len: u64,
-    /// Pages of each form. `bytes_out` is the length of their blocks, with size words and checksums.
+    /// Pages of each kind. `bytes_out` is the length of their blocks, with size words and checksums.
     pub pages: PageStats,
     /// Blocks have checksums.
     pub block_checksums: bool,
@@ -321,7 +321,7 @@ impl Archive {
         GroupIndex { file: &*self.file, footer: &self.footer, layout: &self.layout, table: &self.table }
     }
 
-    /// Returns whether the table says that all pages of a group are zero.
+    /// Returns `true` if the table says that all pages of a group are zero.
     pub(crate) fn is_zero_group(&self, number: u64) -> bool {
         self.table.get(number).is_some_and(|group| group.all_zeros)
     }
@@ -383,7 +383,7 @@ impl Archive {
     /// Restores a page from its block. The group was compared with the index, but the file may have changed since.
     fn restore_block(&self, place: &BlockPlace, bytes: &[u8], out: &mut Page) -> Result<()> {
         let (block, fit) = Block::described(place, &self.layout, place.offset, bytes, self.footer.content_len);
-        if fit == Fit::OtherHeader {
+        if fit == Fit::HeaderDiffers {
             return Err(block.not_described());
         }
         if self.layout.block_checksums() {
@@ -392,7 +392,7 @@ impl Archive {
         self.decode(&block, bytes, out)
     }
 
-    /// Decodes the block of a page. What lies behind a shorter last page is set to zero.
+    /// Decodes the block of a page. The bytes after a shorter last page are set to zero.
     fn decode(&self, block: &Block, window: &[u8], out: &mut Page) -> Result<()> {
         let len = page_len(self.footer.content_len, block.page.unwrap_or_default());
         if len < PAGE_SIZE {

@@ -77,7 +77,7 @@ impl Archive {
         Ok(true)
     }
 
-    /// Returns whether pages of a group are read without proof of their positions.
+    /// Returns `true` if pages of a group are read without proof of their positions.
     pub(super) fn trusts_index(&self, number: u64) -> bool {
         self.verify == Verify::Touched && self.disproven.get().is_none_or(|first| number < *first)
     }

@@ -53,14 +53,14 @@ impl Archive {
             let _ = visit(start, Err(error));
             return;
         }
-        // With room for all pages, each has its place; without, every portion starts at the front.
+        // A buffer for all pages is filled from front to back; in a smaller one, every portion starts at the front.
         let fits_all = buffer.len() as u64 >= end - start;
         let mut next = start;
         while next < end && !buffer.is_empty() {
             let part = next..end.min((group_of(next) + 1) * GROUP_PAGES as u64);
-            let place = if fits_all { page_index(next - start) } else { 0 };
+            let start_at = if fits_all { page_index(next - start) } else { 0 };
             next = part.end;
-            if self.visit_group(part, &mut buffer[place..], visit).is_break() {
+            if self.visit_group(part, &mut buffer[start_at..], visit).is_break() {
                 break;
             }
         }
@@ -100,8 +100,8 @@ impl Archive {
         buffer.get_mut(..count)
     }
 
-    /// Restores a whole group whose blocks were not compared with the index before. That all of them become pages proves
-    /// their places, so nothing is decoded twice. Returns `false` if the group needs a closer look.
+    /// Restores a whole group whose blocks were not compared with the index before. That all blocks decode to pages proves
+    /// their positions, so nothing is decoded twice. Returns `false` if the group has to be read with all checks.
     fn restore_group(&self, number: u64, out: &mut [Page]) -> bool {
         let _guard = self.in_flight.begin(number);
         let mut group = self.take_buffer();
@@ -128,7 +128,7 @@ impl Archive {
         let stored_len = |block: &BlockPlace| self.layout.overhead() + block.len_bytes as usize;
         let index = |at: u64| usize::try_from(at - start).expect("a group is small");
         let mut buffer = self.take_buffer();
-        let window = buffer.room(index(last.offset) + stored_len(last));
+        let window = buffer.window_mut(index(last.offset) + stored_len(last));
         let read = read_part(&*self.file, start, window, Some(first), "a block");
         let restored = read.and_then(|()| {
             for (place, out) in places.iter().zip(&mut *out) {
@@ -159,7 +159,7 @@ impl Archive {
         blocks.try_for_each(|(place, block)| self.restore_block_of(group, place, block, &pages, out))
     }
 
-    /// Restores those pages of a block that are wanted, in their places of `out`.
+    /// Restores the pages of a block that are in the range `pages`, which `out` holds.
     pub(super) fn restore_block_of(
         &self,
         group: &GroupBuffer,

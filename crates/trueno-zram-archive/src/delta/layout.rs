@@ -19,7 +19,7 @@ pub(crate) const FOOTER_LEN: usize = 84;
 pub(crate) const RECORD_LEN: usize = 8;
 
 /// The longest map of a group: a run of its own and a hash for every page. A run takes up to 2 bytes for its head and
-/// 5 for its place, since pages have numbers below 2^32.
+/// 5 for its origin, since pages have numbers below 2^32.
 pub(crate) const MAX_GROUP_LEN: usize = GROUP_PAGES * (2 + 5 + PAGE_HASH_LEN);
 
 /// The most content: 2^32 pages.

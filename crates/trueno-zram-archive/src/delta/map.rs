@@ -40,18 +40,18 @@ impl PageOrigin {
     }
 }
 
-/// Consecutive pages of one kind, from consecutive pages.
+/// Consecutive pages whose origins are consecutive pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct OriginRun {
     /// The first page, counted from the group's first.
     first: u16,
     /// The origin of that page.
     origin: PageOrigin,
-    /// Pages before it in the group that have a hash.
+    /// The number of pages before it in the group that have a hash.
     hashed: u16,
 }
 
-/// The pages that references may name.
+/// The number of pages that origins may refer to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
     pub(crate) base_pages: u64,
@@ -111,13 +111,11 @@ impl MapGroup {
         let Some(run) = after.checked_sub(1).and_then(|run| self.runs.get(run)) else {
             return (PageOrigin::Zero, None);
         };
-        let step = page - run.first;
-        let hash = self.hashes.get(usize::from(run.hashed + step)).copied();
-        match run.origin {
-            PageOrigin::Zero => (PageOrigin::Zero, None),
-            PageOrigin::Base(first) => (PageOrigin::Base(first + u64::from(step)), hash),
-            PageOrigin::Stored(first) => (PageOrigin::Stored(first + u64::from(step)), hash),
+        if run.origin == PageOrigin::Zero {
+            return (PageOrigin::Zero, None);
         }
+        let step = page - run.first;
+        (run.origin.after(step), self.hashes.get(usize::from(run.hashed + step)).copied())
     }
 
     /// Returns the number of zero pages from a page of the group on.
@@ -167,7 +165,7 @@ impl OriginCounts {
     }
 }
 
-/// The maps of all groups, as they will lie in the file.
+/// The maps of all groups, as they are stored in the file.
 #[derive(Debug, Default)]
 pub(crate) struct MapBuilder {
     bytes: Vec<u8>,
@@ -360,7 +358,7 @@ mod tests {
         assert!(group(&[4 << 2 | BASE, back(-1024)], 4).is_ok());
         assert!(group(&[4 << 2 | BASE, back(-1025)], 4).is_err(), "before the base");
         assert!(group(&[4 << 2 | BASE, back(3000 - 1024 - 4)], 4).is_ok());
-        assert!(group(&[4 << 2 | BASE, back(3000 - 1024 - 3)], 4).is_err(), "behind the base");
+        assert!(group(&[4 << 2 | BASE, back(3000 - 1024 - 3)], 4).is_err(), "past the base");
         assert!(group(&[4 << 2 | STORED, 496], 4).is_ok());
         assert!(group(&[4 << 2 | STORED, 497], 4).is_err());
         assert!(group(&[4 << 2 | STORED, u64::MAX], 4).is_err());

@@ -4,6 +4,7 @@
 //! a standard archive of the pages that are stored, each once, and a map with the origin and the hash of every page
 //! of the image.
 
+pub(crate) mod chain_location;
 pub(crate) mod file;
 pub(crate) mod identity;
 pub(crate) mod layout;
@@ -11,7 +12,6 @@ pub(crate) mod map;
 pub(crate) mod open;
 pub(crate) mod page_archive;
 pub(crate) mod part;
-pub(crate) mod place;
 pub(crate) mod reader;
 pub(crate) mod writer;
 

@@ -68,7 +68,7 @@ impl PageArchive {
         self.as_delta().map_or(0, Delta::depth)
     }
 
-    /// Returns whether damage to any page would be noticed: every block has a checksum, or every page a hash.
+    /// Returns `true` if damage to any page would be noticed: every block has a checksum, or every page a hash.
     #[must_use]
     pub fn notices_damage(&self) -> bool {
         self.as_delta().is_some() || self.stored().info().block_checksums

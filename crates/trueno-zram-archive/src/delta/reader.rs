@@ -70,7 +70,7 @@ impl Delta {
         if deltas > max_deltas { Err(Error::ChainTooLong { max_deltas }) } else { Ok(()) }
     }
 
-    /// Returns whether a file that starts with these bytes is a delta.
+    /// Returns `true` if a file that starts with these bytes is a delta.
     ///
     /// ```
     /// assert!(!trueno_zram_archive::Delta::is_delta(b"\x04\x22\x4d\x18"));
@@ -131,8 +131,8 @@ impl Delta {
     /// Reads a page, and compares it with its hash.
     fn read_one(&self, page: u64, out: &mut Page) -> Result<()> {
         let (origin, hash) = self.origin(page)?;
-        let place = self.place(page, origin)?;
-        self.read_run(page, place, place, std::slice::from_mut(out))?;
+        let location = self.locate(page, origin)?;
+        self.read_run(page, location, location, std::slice::from_mut(out))?;
         if hash.is_some_and(|hash| PageHash::of(out) != hash) {
             return Err(self.other_page(page, origin));
         }
@@ -183,8 +183,8 @@ impl Pages for Delta {
 
     /// Asks the map, and the archive that the page is in.
     fn is_located(&self, page: u64) -> bool {
-        let place = self.origin(page).and_then(|(origin, _)| self.place(page, origin));
-        place.is_ok_and(|place| self.is_located_at(place))
+        let location = self.origin(page).and_then(|(origin, _)| self.locate(page, origin));
+        location.is_ok_and(|location| self.is_located_at(location))
     }
 
     /// Counts up to the end of a group of 1,024 pages: what follows may be zero, too.

@@ -35,10 +35,10 @@ use super::part::{DeltaPart, PartRun};
 /// compress(&[0; 100 * 4096][..], &mut bytes, &WriteOptions::default())?;
 /// let base = PageArchive::standard(Arc::new(bytes))?.expect("it has an index");
 /// let mut delta = DeltaWriter::new(Vec::new(), base.record(b"base.lz4")?, WriteOptions::default())?;
-/// let (mut part, page, mut room) = (DeltaPart::new(), [7; 4096], [0; 4096]);
+/// let (mut part, page, mut out) = (DeltaPart::new(), [7; 4096], [0; 4096]);
 /// part.start(delta.block_shape());
 /// part.push_zeros(99);
-/// part.push_page(PageCodec::default().compress(&page, &mut room)?, &page, PageHash::of(&page))?;
+/// part.push_page(PageCodec::default().compress(&page, &mut out)?, &page, PageHash::of(&page))?;
 /// delta.push(&mut part)?;
 /// let (bytes, summary) = delta.finish(100 * 4096)?;
 /// assert_eq!((summary.zero_pages, summary.stored_pages), (99, 1));
@@ -74,7 +74,7 @@ pub struct DeltaSummary {
     pub stored_pages: u64,
     /// Copies of stored pages, which take no more room.
     pub duplicate_pages: u64,
-    /// The stored pages, by form. `bytes_out` is the length of their blocks.
+    /// The stored pages, by kind. `bytes_out` is the length of their blocks.
     pub stored: PageStats,
 }
 

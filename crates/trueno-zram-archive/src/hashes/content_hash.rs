@@ -6,7 +6,7 @@ use crate::stream::content::ContentSpan;
 const PRIMES: [u32; 5] = [2_654_435_761, 2_246_822_519, 3_266_489_917, 668_265_263, 374_761_393];
 
 /// Bytes that one step hashes: a word for each of the four lanes.
-const STRIPE: usize = 16;
+const STRIPE_LEN: usize = 16;
 
 /// XXH32 of all content so far, and its length.
 ///
@@ -23,8 +23,8 @@ const STRIPE: usize = 16;
 #[derive(Clone, Debug)]
 pub struct ContentHash {
     lanes: [u32; 4],
-    /// Bytes that do not fill a stripe yet: the first `len_bytes % STRIPE`.
-    rest: [u8; STRIPE],
+    /// Bytes that do not fill a stripe yet: the first `len_bytes % STRIPE_LEN`.
+    rest: [u8; STRIPE_LEN],
     len_bytes: u64,
 }
 
@@ -37,7 +37,7 @@ impl ContentHash {
     #[must_use]
     pub fn new() -> Self {
         let lanes = [PRIMES[0].wrapping_add(PRIMES[1]), PRIMES[1], 0, 0u32.wrapping_sub(PRIMES[0])];
-        Self { lanes, rest: [0; STRIPE], len_bytes: 0 }
+        Self { lanes, rest: [0; STRIPE_LEN], len_bytes: 0 }
     }
 
     /// Hashes more content.
@@ -54,15 +54,15 @@ impl ContentHash {
         self.len_bytes += bytes.len() as u64;
         let mut bytes = bytes;
         if held > 0 {
-            let (fill, after) = bytes.split_at(bytes.len().min(STRIPE - held));
+            let (fill, after) = bytes.split_at(bytes.len().min(STRIPE_LEN - held));
             self.rest[held..held + fill.len()].copy_from_slice(fill);
             bytes = after;
-            if held + fill.len() < STRIPE {
+            if held + fill.len() < STRIPE_LEN {
                 return;
             }
             self.lanes = step(self.lanes, &self.rest);
         }
-        let (stripes, tail) = bytes.as_chunks::<STRIPE>();
+        let (stripes, tail) = bytes.as_chunks::<STRIPE_LEN>();
         self.lanes = stripes.iter().fold(self.lanes, step);
         self.rest[..tail.len()].copy_from_slice(tail);
     }
@@ -75,12 +75,12 @@ impl ContentHash {
     /// assert_eq!(hash.len_bytes(), 1 << 26);
     /// ```
     pub fn update_zeros(&mut self, len_bytes: u64) {
-        const ZEROS: [u8; STRIPE] = [0; STRIPE];
+        const ZEROS: [u8; STRIPE_LEN] = [0; STRIPE_LEN];
         let held = self.held();
         // Up to the start of a stripe, then whole stripes without their words, then the rest.
-        let first = if held == 0 { 0 } else { len_bytes.min((STRIPE - held) as u64) };
-        let stripes = (len_bytes - first) / STRIPE as u64;
-        let last = (len_bytes - first) % STRIPE as u64;
+        let first = if held == 0 { 0 } else { len_bytes.min((STRIPE_LEN - held) as u64) };
+        let stripes = (len_bytes - first) / STRIPE_LEN as u64;
+        let last = (len_bytes - first) % STRIPE_LEN as u64;
         let zeros = |n: u64| &ZEROS[..usize::try_from(n).expect("less than a stripe")];
         self.update(zeros(first));
         let mut lanes = self.lanes;
@@ -88,7 +88,7 @@ impl ContentHash {
             lanes = lanes.map(|lane| round(lane, 0));
         }
         self.lanes = lanes;
-        self.len_bytes += stripes * STRIPE as u64;
+        self.len_bytes += stripes * STRIPE_LEN as u64;
         self.update(zeros(last));
     }
 
@@ -130,7 +130,7 @@ impl ContentHash {
     #[must_use]
     pub fn digest(&self) -> u32 {
         let [a, b, c, d] = self.lanes;
-        let mut hash = if self.len_bytes < STRIPE as u64 {
+        let mut hash = if self.len_bytes < STRIPE_LEN as u64 {
             PRIMES[4]
         } else {
             let turned = [a.rotate_left(1), b.rotate_left(7), c.rotate_left(12), d.rotate_left(18)];
@@ -155,7 +155,7 @@ impl ContentHash {
 
     /// Returns the number of bytes in `rest`.
     fn held(&self) -> usize {
-        usize::try_from(self.len_bytes % STRIPE as u64).expect("less than a stripe")
+        usize::try_from(self.len_bytes % STRIPE_LEN as u64).expect("less than a stripe")
     }
 }
 
@@ -168,7 +168,7 @@ impl Default for ContentHash {
 /// Hashes a stripe. Written out lane by lane: from a loop the compiler makes slow vector instructions, and also if the
 /// products of several stripes are computed ahead.
 #[inline(always)]
-fn step([a, b, c, d]: [u32; 4], stripe: &[u8; STRIPE]) -> [u32; 4] {
+fn step([a, b, c, d]: [u32; 4], stripe: &[u8; STRIPE_LEN]) -> [u32; 4] {
     let word = |i: usize| u32::from_le_bytes([stripe[i], stripe[i + 1], stripe[i + 2], stripe[i + 3]]);
     [round(a, word(0)), round(b, word(4)), round(c, word(8)), round(d, word(12))]
 }

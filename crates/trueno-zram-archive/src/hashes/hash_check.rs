@@ -56,13 +56,13 @@ impl PageHashes {
     pub fn check(&self, archive: &PageArchive, check: HashCheck) -> Result<u64> {
         match check {
             HashCheck::Sampled => {
-                let places = sample(self.list.hashes().len(), HashCheck::SAMPLED_PAGES);
-                places.par_iter().try_for_each(|place| self.check_place(archive, *place))?;
-                Ok(places.len() as u64)
+                let indexes = sample(self.list.hashes().len(), HashCheck::SAMPLED_PAGES);
+                indexes.par_iter().try_for_each(|index| self.check_index(archive, *index))?;
+                Ok(indexes.len() as u64)
             }
             HashCheck::All => {
                 let groups = archive.page_count().div_ceil(GROUP_PAGES as u64);
-                let check = |room: &mut AlignedPages, group| self.check_group(archive, group, room);
+                let check = |buffer: &mut AlignedPages, group| self.check_group(archive, group, buffer);
                 (0..groups)
                     .into_par_iter()
                     .map_init(|| AlignedPages::new(GROUP_PAGES), check)
@@ -72,20 +72,20 @@ impl PageHashes {
         }
     }
 
-    /// Compares the hash at this place of the list with its page.
-    fn check_place(&self, archive: &PageArchive, place: usize) -> Result<()> {
-        let page = self.list.page_of(place).ok_or_else(|| Error::index("its list of page hashes has a gap"))?;
+    /// Compares the hash at this index of the list with its page.
+    fn check_index(&self, archive: &PageArchive, index: usize) -> Result<()> {
+        let page = self.list.page_of(index).ok_or_else(|| Error::index("its list of page hashes has a gap"))?;
         let mut found = [0; PAGE_SIZE];
         archive.read_unproven(page, &mut found)?;
-        match PageHash::of(&found).as_bytes() == &self.list.hashes()[place] {
+        match PageHash::of(&found).as_bytes() == &self.list.hashes()[index] {
             true => Ok(()),
             false => Err(Error::StatedHash { page }),
         }
     }
 
     /// Compares the hashes of a group with its pages.
-    fn check_group(&self, archive: &PageArchive, group: u64, room: &mut [Page]) -> Result<()> {
-        let computed = hash_group(archive, group, room)?;
+    fn check_group(&self, archive: &PageArchive, group: u64, buffer: &mut [Page]) -> Result<()> {
+        let computed = hash_group(archive, group, buffer)?;
         let (first, mut near, mut near_computed) = (group * GROUP_PAGES as u64, 0, 0);
         for within in 0..computed.page_count() {
             let page = first + within;

@@ -15,7 +15,7 @@ const VERSION: u8 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HashRun {
     first_page: u64,
-    /// The place of its first hash in the list.
+    /// The index of its first hash in the list.
     first_hash: usize,
 }
 
@@ -110,15 +110,15 @@ impl HashList {
         }
         let (hashes, run) = (self.hashes(), self.runs.get(*near)?);
         let end = self.runs.get(*near + 1).map_or(hashes.len(), |next| next.first_hash);
-        let place = run.first_hash.checked_add(usize::try_from(page - run.first_page).ok()?)?;
-        (place < end).then(|| PageHash::from_bytes(hashes[place]))
+        let index = run.first_hash.checked_add(usize::try_from(page - run.first_page).ok()?)?;
+        (index < end).then(|| PageHash::from_bytes(hashes[index]))
     }
 
-    /// Returns the page whose hash has this place in the list.
-    pub(crate) fn page_of(&self, place: usize) -> Option<u64> {
-        let after = self.runs.partition_point(|run| run.first_hash <= place);
+    /// Returns the page whose hash has this index in the list.
+    pub(crate) fn page_of(&self, index: usize) -> Option<u64> {
+        let after = self.runs.partition_point(|run| run.first_hash <= index);
         let run = self.runs.get(after.checked_sub(1)?)?;
-        Some(run.first_page + (place - run.first_hash) as u64)
+        Some(run.first_page + (index - run.first_hash) as u64)
     }
 
     /// Encodes the section: the lengths of runs of pages that are hashed and of zero pages by turns, then the hashes.
@@ -162,7 +162,7 @@ impl HashList {
             if !zeros && run > 0 {
                 list.runs.push(HashRun { first_page: list.page_count, first_hash: hashed });
                 hashed = hashed.checked_add(usize::try_from(run).ok()?)?;
-                // Every run has hashes behind it, so there are no more runs than hashes in the section.
+                // Every run has hashes, so there are no more runs than hashes in the section.
                 if hashed.checked_mul(PAGE_HASH_LEN)? > rest.len() {
                     return None;
                 }
@@ -256,9 +256,9 @@ mod tests {
                 }
                 assert_eq!(list.get(plain.len() as u64, &mut near), None);
             }
-            for (place, (page, hash)) in list.pages().enumerate() {
-                assert_eq!(list.page_of(place), Some(page));
-                assert_eq!(*hash.as_bytes(), list.hashes()[place]);
+            for (index, (page, hash)) in list.pages().enumerate() {
+                assert_eq!(list.page_of(index), Some(page));
+                assert_eq!(*hash.as_bytes(), list.hashes()[index]);
                 assert_eq!(plain[usize::try_from(page).unwrap()], Some(hash));
             }
             assert_eq!(list.pages().count(), list.hashes().len());

@@ -15,7 +15,7 @@ use crate::pages::Pages;
 /// A slot of the table that holds no page.
 const EMPTY: u32 = u32::MAX;
 
-/// The hashes of an archive's pages, which tell whether it has a page, and where.
+/// The hashes of an archive's pages, by which its pages are found.
 ///
 /// It takes 16 bytes per page that is not zero, and 8 to 16 more to find pages that have moved.
 ///
@@ -41,7 +41,7 @@ pub struct PageHashes {
 
 /// Maps hashes to slots of a table with a power of two of them.
 ///
-/// Both halves are multiplied by random numbers: hashes that were chosen to meet at one place do not. `SipHash` would do
+/// Both halves are multiplied by random numbers, so that an attacker cannot choose hashes that share a slot. `SipHash` would do
 /// as well, and take several times as long.
 #[derive(Clone, Copy)]
 struct SlotHasher {
@@ -60,7 +60,7 @@ impl SlotHasher {
         let product = |half: usize| u64::from_le_bytes(halves[half]).wrapping_mul(self.factors[half]);
         let sum = product(0).wrapping_add(product(1));
         // The upper bits depend on all bits of the hash.
-        usize::try_from(sum.checked_shr(self.shift).unwrap_or(0)).expect("less than the number of places")
+        usize::try_from(sum.checked_shr(self.shift).unwrap_or(0)).expect("less than the number of slots")
     }
 }
 
@@ -98,7 +98,7 @@ impl PageHashes {
     /// Those of [`Pages::read`].
     pub fn compute(archive: &PageArchive) -> Result<Self> {
         let groups = archive.page_count().div_ceil(GROUP_PAGES as u64);
-        let hash = |room: &mut AlignedPages, group| hash_group(archive, group, room);
+        let hash = |buffer: &mut AlignedPages, group| hash_group(archive, group, buffer);
         let groups: Result<Vec<HashList>> =
             (0..groups).into_par_iter().map_init(|| AlignedPages::new(GROUP_PAGES), hash).collect();
         let mut list = HashList::default();
@@ -112,13 +112,13 @@ impl PageHashes {
         let mut table = vec![EMPTY; (hashes.len() * 2).next_power_of_two()];
         let slots = SlotHasher::new(table.len());
         for (number, hash) in (0..EMPTY).zip(hashes) {
-            let mut place = slots.of(hash);
+            let mut slot = slots.of(hash);
             // Of equal pages the first one is found.
-            while table[place] != EMPTY && hashes[table[place] as usize] != *hash {
-                place = (place + 1) % table.len();
+            while table[slot] != EMPTY && hashes[table[slot] as usize] != *hash {
+                slot = (slot + 1) % table.len();
             }
-            if table[place] == EMPTY {
-                table[place] = number;
+            if table[slot] == EMPTY {
+                table[slot] = number;
             }
         }
         Self { list, table, slots }
@@ -139,12 +139,12 @@ impl PageHashes {
     /// Returns the number of the first page with this hash.
     fn find_first(&self, hash: &PageHash) -> Option<u64> {
         let (hash, hashes) = (hash.as_bytes(), self.list.hashes());
-        let mut place = self.slots.of(hash);
+        let mut slot = self.slots.of(hash);
         loop {
-            match self.table[place] {
+            match self.table[slot] {
                 EMPTY => return None,
                 number if hashes[number as usize] == *hash => return self.list.page_of(number as usize),
-                _ => place = (place + 1) % self.table.len(),
+                _ => slot = (slot + 1) % self.table.len(),
             }
         }
     }
@@ -162,7 +162,7 @@ impl std::fmt::Debug for PageHashes {
     }
 }
 
-/// Finds pages by their hashes, and remembers where the last one was.
+/// Finds pages by their hashes, and remembers where the last one was. [`PageHashes`] has an example.
 #[derive(Clone, Debug)]
 pub struct PageFinder<'a> {
     hashes: &'a PageHashes,
@@ -180,7 +180,7 @@ impl PageFinder<'_> {
 }
 
 /// Hashes the pages of a group, which are read and checked together.
-pub(crate) fn hash_group(archive: &PageArchive, group: u64, room: &mut [Page]) -> Result<HashList> {
+pub(crate) fn hash_group(archive: &PageArchive, group: u64, buffer: &mut [Page]) -> Result<HashList> {
     let first = group * GROUP_PAGES as u64;
     let end = archive.page_count().min(first + GROUP_PAGES as u64);
     let mut list = HashList::default();
@@ -200,7 +200,7 @@ pub(crate) fn hash_group(archive: &PageArchive, group: u64, room: &mut [Page]) -
         }
         return Ok(list);
     }
-    let pages = &mut room[..usize::try_from(end - first).expect("at most a group")];
+    let pages = &mut buffer[..usize::try_from(end - first).expect("at most a group")];
     archive.read(first, pages)?;
     list.push_pages(pages);
     Ok(list)

@@ -27,7 +27,7 @@ pub struct BlockPlace {
     pub first_page: u64,
     /// Pages in it: 1, or a run of zero pages.
     pub pages: u64,
-    /// The form of its pages.
+    /// The kind of its pages.
     pub kind: PageKind,
     /// The pages are zero; `kind` is [`PageKind::SameFilled`].
     pub zero: bool,

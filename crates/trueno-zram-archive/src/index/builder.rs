@@ -6,6 +6,7 @@ use crate::format::{Format, Layout};
 use crate::hashes::content_hash::xxh32;
 use crate::index::entry::PageEntry;
 use crate::index::layout::{ENTRY_LEN, GROUP_PAGES, GroupRecord, INDEX_FRAME_MAGIC, INDEX_MAGIC, IndexFooter};
+use crate::lz4::header::SKIPPABLE_HEAD_LEN;
 use crate::zstd::seek_table::{ExpectedTable, SeekEntry};
 
 /// An index under construction.
@@ -41,13 +42,13 @@ pub(crate) struct BuiltIndex {
 
 impl IndexBuilder {
     /// Starts the index of data whose first block is at `start`.
-    pub(crate) fn new(layout: Layout, start: u64, keeps: Keeps) -> Self {
+    pub(crate) fn new(layout: Layout, start: u64, retention: Retention) -> Self {
         Self {
             layout,
             at: start,
             counts: PageStats::default(),
             groups: Vec::new(),
-            kept: (keeps == Keeps::Entries).then(Vec::new),
+            kept: (retention == Retention::Entries).then(Vec::new),
             stored_groups: 0,
             entries: Vec::new(),
             group_at: start,
@@ -64,17 +65,17 @@ impl IndexBuilder {
         self.counts
     }
 
-    /// Offset of the next block from the start of the frame.
+    /// Returns the offset of the next block from the start of the archive.
     pub(crate) fn at(&self) -> u64 {
         self.at
     }
 
-    /// Number of the next page.
+    /// Returns the number of the next page.
     pub(crate) fn next_page(&self) -> u64 {
         self.counts.pages()
     }
 
-    /// Pages up to the next page number at which a run of zeros must end.
+    /// Returns the number of pages up to the next page at which a run of zeros must end.
     pub(crate) fn run_room(&self) -> u64 {
         let run_pages = self.layout.format().run_pages() as u64;
         run_pages - self.next_page() % run_pages
@@ -104,7 +105,7 @@ impl IndexBuilder {
         for _ in 1..entry.pages() {
             self.entries.extend(PageEntry::Continues.encode());
         }
-        let len = (self.layout.overhead() + self.layout.block_len(entry).unwrap_or(0)) as u64;
+        let len = self.layout.stored_len(entry) as u64;
         if let Some(table) = &mut self.seek_table {
             let short = |len: u64| u32::try_from(len).expect("a frame holds at most a group");
             table.push(SeekEntry { compressed_len: short(len), content_len: short(content_len) });
@@ -153,15 +154,15 @@ impl IndexBuilder {
     }
 }
 
-/// The data that a builder keeps: the entries, or only their checksums.
+/// The data that a builder retains: the entries, or only their checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keeps {
+pub(crate) enum Retention {
     Entries,
     Checksums,
 }
 
 impl BuiltIndex {
-    /// Returns whether all Zstandard frames have checksums. If there are none, they do.
+    /// Returns `true` if all Zstandard frames have checksums. If there are none, they do.
     pub(crate) fn frame_checksums(&self) -> bool {
         matches!(self.layout, Layout::Zstd { checksums } if checksums || self.counts.pages() == 0)
     }
@@ -208,7 +209,7 @@ impl BuiltIndex {
             table_checksum: xxh32(&table),
             sections_checksum: xxh32(sections),
         };
-        let payload_len = u32::try_from(footer.index_len() - 8).ok()?;
+        let payload_len = u32::try_from(footer.index_len() - SKIPPABLE_HEAD_LEN).ok()?;
         let mut bytes = Vec::with_capacity(payload_len as usize + 8);
         bytes.extend(INDEX_FRAME_MAGIC.to_le_bytes());
         bytes.extend(payload_len.to_le_bytes());

@@ -42,7 +42,7 @@ pub(crate) fn page_len(content_len: u64, page: u64) -> usize {
 pub(crate) struct GroupRecord {
     /// Offset of its first block from the start of the archive.
     pub(crate) offset: u64,
-    /// The group consists of zero pages in runs of 16 and has no entries.
+    /// The group consists of zero pages, in runs as long as the format allows, and has no entries.
     pub(crate) all_zeros: bool,
     /// XXH32 of its stored entries.
     pub(crate) checksum: u32,

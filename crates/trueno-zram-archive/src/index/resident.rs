@@ -12,7 +12,7 @@ use trueno_zram_core::{PAGE_SIZE, PageKind};
 /// Pages between two sums.
 const SUM_PAGES: usize = 32;
 
-/// The places of a group's pages.
+/// The positions of a group's blocks.
 #[derive(Debug)]
 pub(crate) struct ResidentGroup {
     first_page: u64,
@@ -20,14 +20,14 @@ pub(crate) struct ResidentGroup {
     offset: u64,
     /// Entries as in the file. None for a group of zeros.
     entries: Box<[[u8; ENTRY_LEN]]>,
-    /// Offset of the first block at or behind every 32nd page, from the group's first block.
+    /// Offset of the first block at or after every 32nd page, from the group's first block.
     sums: [u32; GROUP_PAGES / SUM_PAGES],
     /// All blocks of the group were compared with the index.
     is_proven: AtomicBool,
 }
 
 impl ResidentGroup {
-    /// Keeps what is known of a group: its blocks in order.
+    /// Keeps the blocks of a group, which are in order.
     pub(crate) fn new(places: &[BlockPlace], layout: &Layout, content_len: u64) -> Self {
         let (first_page, offset) = places.first().map_or((0, 0), |first| (first.first_page, first.offset));
         let is_proven = AtomicBool::new(false);
@@ -91,7 +91,7 @@ impl ResidentGroup {
         entry.unwrap_or(PageEntry::Continues)
     }
 
-    /// Returns the position of the first block at or behind a page.
+    /// Returns the position of the first block at or after a page.
     fn offset_of(&self, page: usize, layout: &Layout) -> u64 {
         let (sum, overhead) = (page / SUM_PAGES, layout.overhead());
         let before: usize = (sum * SUM_PAGES..page).map(|page| self.stored_len(page, layout, overhead)).sum();
@@ -100,11 +100,11 @@ impl ResidentGroup {
 
     /// Returns the bytes of the block that starts with this page, if one does.
     fn stored_len(&self, page: usize, layout: &Layout, overhead: usize) -> usize {
-        // A fault waits for the sum of some of these, and most pages are packed.
+        // A page fault waits for up to 31 of these, and most pages are packed.
         if let Some(len) = self.entries.get(page).and_then(|entry| PageEntry::packed_len(*entry)) {
             return overhead + len;
         }
-        layout.block_len(self.entry(page, layout)).map_or(0, |len| overhead + len)
+        layout.stored_len(self.entry(page, layout))
     }
 
     /// Returns the memory that the group takes, in bytes.
@@ -113,9 +113,9 @@ impl ResidentGroup {
     }
 }
 
-/// Returns the entry of a block that is what the index says.
+/// Returns the entry that describes a block.
 fn entry_of(place: &BlockPlace, content_len: u64) -> PageEntry {
-    let short = |len: u64| u16::try_from(len).expect("a place was made of an entry");
+    let short = |len: u64| u16::try_from(len).expect("the block was described by an entry");
     match place.kind {
         PageKind::SameFilled if place.zero => PageEntry::Zeros(short(place.pages)),
         PageKind::SameFilled => PageEntry::Word,

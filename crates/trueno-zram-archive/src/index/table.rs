@@ -10,7 +10,7 @@ use crate::read_at::{ReadAt, read_at};
 const CHUNK_RECORDS: usize = 4096;
 
 /// Groups between two stored counts.
-const CHECKPOINT: usize = 64;
+const CHECKPOINT_GROUPS: usize = 64;
 
 /// The table of groups, as it is in the file: 12 bytes per group.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl GroupTable {
                 if !in_order || group.offset >= frame_end {
                     return Err(disorder());
                 }
-                if number % CHECKPOINT == 0 {
+                if number % CHECKPOINT_GROUPS == 0 {
                     table.stored_before.push(stored);
                 }
                 least = group.offset + layout.min_group_len();
@@ -76,9 +76,9 @@ impl GroupTable {
     /// Returns the number of groups with entries before a group.
     pub(crate) fn stored_before(&self, number: u64) -> u64 {
         let number = usize::try_from(number).unwrap_or(usize::MAX).min(self.records.len());
-        let checkpoint = number / CHECKPOINT;
+        let checkpoint = number / CHECKPOINT_GROUPS;
         let Some(before) = self.stored_before.get(checkpoint) else { return 0 };
-        let after = &self.records[checkpoint * CHECKPOINT..number];
+        let after = &self.records[checkpoint * CHECKPOINT_GROUPS..number];
         before + after.iter().filter(|record| !GroupRecord::decode(**record).all_zeros).count() as u64
     }
 }

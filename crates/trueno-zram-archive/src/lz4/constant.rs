@@ -13,7 +13,7 @@ use crate::hashes::content_hash::xxh32;
 pub(crate) const RUN_PAGES: usize = 16;
 
 /// Length in bytes of the block of one repeated word.
-pub(crate) const WORD_BLOCK: usize = 33;
+pub(crate) const WORD_BLOCK_LEN: usize = 33;
 
 /// Literals at the end of every block (end-of-block conditions of the LZ4 block format).
 pub(crate) const LAST_LITERALS: usize = 5;
@@ -60,21 +60,21 @@ pub(crate) fn damaged_zero_pages(block: &[u8], differences: usize) -> Option<usi
 }
 
 /// Returns the block of a page of one repeated word.
-pub(crate) fn word_block(word: [u8; FILL_WORD_BYTES]) -> [u8; WORD_BLOCK] {
+pub(crate) fn word_block(word: [u8; FILL_WORD_BYTES]) -> [u8; WORD_BLOCK_LEN] {
     let mut block = *WORD_TEMPLATE;
     block[1..9].copy_from_slice(&word);
-    block[WORD_BLOCK - LAST_LITERALS..].copy_from_slice(&word[FILL_WORD_BYTES - LAST_LITERALS..]);
+    block[WORD_BLOCK_LEN - LAST_LITERALS..].copy_from_slice(&word[FILL_WORD_BYTES - LAST_LITERALS..]);
     block
 }
 
 /// Returns the word that `block` repeats if it is exactly [`word_block`] of it.
 pub(crate) fn word_of(block: &[u8]) -> Option<[u8; FILL_WORD_BYTES]> {
-    let block: &[u8; WORD_BLOCK] = block.try_into().ok()?;
+    let block: &[u8; WORD_BLOCK_LEN] = block.try_into().ok()?;
     let word = *block[1..].first_chunk()?;
     (*block == word_block(word)).then_some(word)
 }
 
-static WORD_TEMPLATE: LazyLock<[u8; WORD_BLOCK]> = LazyLock::new(|| {
+static WORD_TEMPLATE: LazyLock<[u8; WORD_BLOCK_LEN]> = LazyLock::new(|| {
     let block = periodic_block(&[0; FILL_WORD_BYTES], PAGE_SIZE);
     block.try_into().expect("the block of a word has a fixed length")
 });
@@ -129,7 +129,7 @@ mod tests {
         }
         let block = word_block(*b"pattern!");
         assert_eq!(word_of(&block), Some(*b"pattern!"));
-        for at in (0..WORD_BLOCK).filter(|at| !(1..4).contains(at)) {
+        for at in (0..WORD_BLOCK_LEN).filter(|at| !(1..4).contains(at)) {
             let mut damaged = block;
             damaged[at] ^= 1;
             assert_eq!(word_of(&damaged), None, "byte {at}"); // bytes 1 to 3 stand nowhere else

@@ -9,20 +9,22 @@ pub(crate) const FRAME_MAGIC: u32 = 0x184d_2204;
 pub(crate) const LEGACY_MAGIC: u32 = 0x184c_2102;
 /// The first of the 16 magic numbers of skippable frames.
 pub(crate) const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
+/// Magic number and length of a skippable frame.
+pub(crate) const SKIPPABLE_HEAD_LEN: u64 = 8;
 
 /// The most content in a block of the legacy format.
-pub(crate) const LEGACY_BLOCK: usize = 8 << 20;
+pub(crate) const LEGACY_BLOCK_LEN: usize = 8 << 20;
 /// The longest block of the legacy format; a size word above this is the next frame's magic number.
-pub(crate) const LEGACY_BLOCK_BOUND: usize = LEGACY_BLOCK + LEGACY_BLOCK / 255 + 16;
+pub(crate) const LEGACY_BLOCK_BOUND: usize = LEGACY_BLOCK_LEN + LEGACY_BLOCK_LEN / 255 + 16;
 
 /// The high bit of a block's size word: the block is stored, not compressed.
-pub(crate) const RAW_BLOCK: u32 = 1 << 31;
+pub(crate) const RAW_BLOCK_FLAG: u32 = 1 << 31;
 
 /// The block size of archives: see [`RUN_PAGES`](crate::lz4::constant::RUN_PAGES).
-pub(crate) const ARCHIVE_MAX_BLOCK: usize = 64 << 10;
+pub(crate) const ARCHIVE_MAX_BLOCK_LEN: usize = 64 << 10;
 
 /// The largest block size that a header can announce.
-pub(crate) const MAX_BLOCK: usize = 4 << 20;
+pub(crate) const MAX_BLOCK_LEN: usize = 4 << 20;
 
 const VERSION: u8 = 0b0100_0000;
 const INDEPENDENT: u8 = 1 << 5;
@@ -39,13 +41,14 @@ pub(crate) struct Lz4Header {
     pub(crate) block_checksums: bool,
     pub(crate) content_checksum: bool,
     pub(crate) content_size: Option<u64>,
-    pub(crate) max_block: usize,
+    pub(crate) max_block_len: usize,
 }
 
 impl Lz4Header {
     /// Returns the header of an archive.
     pub(crate) fn archive(content_size: Option<u64>, block_checksums: bool, content_checksum: bool) -> Self {
-        Self { independent: true, block_checksums, content_checksum, content_size, max_block: ARCHIVE_MAX_BLOCK }
+        let max_block_len = ARCHIVE_MAX_BLOCK_LEN;
+        Self { independent: true, block_checksums, content_checksum, content_size, max_block_len }
     }
 
     /// Returns the number of bytes after magic number and flags, as the flags announce it.
@@ -68,8 +71,8 @@ impl Lz4Header {
     /// Returns the header with its magic number.
     pub(crate) fn encode(&self) -> Vec<u8> {
         // 64 KiB is number 4; each number after it stands for four times as much.
-        let size_number = match self.max_block {
-            ARCHIVE_MAX_BLOCK => 4,
+        let size_number = match self.max_block_len {
+            ARCHIVE_MAX_BLOCK_LEN => 4,
             0x4_0000 => 5,
             0x10_0000 => 6,
             _ => 7,
@@ -106,11 +109,11 @@ impl Lz4Header {
         if flags & RESERVED != 0 || sizes & 0b1000_1111 != 0 {
             return Err(bad("a reserved bit is set"));
         }
-        let max_block = match sizes >> 4 {
+        let max_block_len = match sizes >> 4 {
             4 => 64 << 10,
             5 => 256 << 10,
             6 => 1 << 20,
-            7 => MAX_BLOCK,
+            7 => MAX_BLOCK_LEN,
             _ => return Err(bad("its block size is not defined")),
         };
         let content_size =
@@ -124,7 +127,7 @@ impl Lz4Header {
             block_checksums: flags & BLOCK_CHECKSUMS != 0,
             content_checksum: flags & CONTENT_CHECKSUM != 0,
             content_size: content_size.flatten(),
-            max_block,
+            max_block_len,
         })
     }
 }
@@ -143,8 +146,8 @@ mod tests {
         for content_size in [None, Some(0), Some(u64::MAX)] {
             for bits in 0..4 {
                 let archive = Lz4Header::archive(content_size, bits & 1 != 0, bits & 2 != 0);
-                for max_block in [64 << 10, 256 << 10, 1 << 20, MAX_BLOCK] {
-                    let header = Lz4Header { max_block, ..archive };
+                for max_block_len in [64 << 10, 256 << 10, 1 << 20, MAX_BLOCK_LEN] {
+                    let header = Lz4Header { max_block_len, ..archive };
                     let bytes = header.encode();
                     assert_eq!(bytes.len(), 5 + Lz4Header::len_after(bytes[4]));
                     assert_eq!(Lz4Header::parse(&bytes[4..], 0).expect("ours"), header);

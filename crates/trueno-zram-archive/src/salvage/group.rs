@@ -12,9 +12,9 @@ use crate::error::{Error, Result};
 use crate::format::Layout;
 use crate::index::blocks::BlockPlace;
 use crate::index::entry::PageEntry;
-use crate::index::layout::GROUP_PAGES;
-use crate::lz4::header::ARCHIVE_MAX_BLOCK;
-use crate::read_at::Sequential;
+use crate::index::layout::{GROUP_PAGES, pages_of};
+use crate::lz4::header::ARCHIVE_MAX_BLOCK_LEN;
+use crate::read_at::SequentialReader;
 use crate::salvage::damage::DamageKind;
 use crate::stream::content::SpanRef;
 use crate::stream::parallel::decode_extra;
@@ -22,7 +22,7 @@ use crate::stream::parallel::decode_extra;
 /// The longest group that is read: 1,024 raw pages with headers and checksums take less.
 const MAX_GROUP_BYTES: u64 = 5 << 20;
 
-/// A group in memory, as much of it as the file has.
+/// The bytes of a group that the file still has, in memory.
 pub(super) struct DamagedGroup<'a> {
     layout: &'a Layout,
     /// Length of the archive's content.
@@ -45,10 +45,10 @@ impl<'a> DamagedGroup<'a> {
         let (start, end) = (archive.offset_of(number)?, index.end(number));
         let len = end.saturating_sub(start).min(MAX_GROUP_BYTES);
         window.clear();
-        let mut blocks = Sequential::new(&archive.file, start..start + len)?;
+        let mut blocks = SequentialReader::new(&archive.file, start..start + len)?;
         blocks.read_to_end(&mut window).map_err(|source| Error::Read { at: start, source })?;
         let (content_len, layout, first_page) = (index.footer.content_len, index.layout, number * GROUP_PAGES as u64);
-        let pages = first_page..content_len.div_ceil(PAGE_SIZE as u64).min(first_page + GROUP_PAGES as u64);
+        let pages = first_page..pages_of(content_len).min(first_page + GROUP_PAGES as u64);
         let (places, found_end) = match index.places(number) {
             Ok(places) => (places, end),
             Err(error @ Error::Read { .. }) => return Err(error),
@@ -80,7 +80,7 @@ impl<'a> DamagedGroup<'a> {
         (page * PAGE_SIZE as u64).min(self.content_len)
     }
 
-    /// Restores a block, which must hold `len_bytes`. Returns the entry that an index has for it, too.
+    /// Restores a block, which must hold `len_bytes`. Returns its content and its index entry.
     pub(super) fn restore(
         &self,
         place: &BlockPlace,
@@ -94,7 +94,7 @@ impl<'a> DamagedGroup<'a> {
             return Err(DamageKind::Truncated);
         }
         let (block, fit) = Block::described(place, layout, self.start, window, self.content_len);
-        if fit == Fit::OtherHeader {
+        if fit == Fit::HeaderDiffers {
             return Err(DamageKind::Header);
         }
         if layout.block_checksums() {
@@ -105,7 +105,7 @@ impl<'a> DamagedGroup<'a> {
             return if whole { Ok((SpanRef::Zeros(len_bytes), block.entry(window))) } else { Err(DamageKind::Block) };
         }
         let before = extra.len();
-        match decode_extra(&block, window, &[], ARCHIVE_MAX_BLOCK, extra) {
+        match decode_extra(&block, window, &[], ARCHIVE_MAX_BLOCK_LEN, extra) {
             Ok(span_ref) if span_ref.len_bytes() == len_bytes => Ok((span_ref, block.entry(window))),
             _ => {
                 extra.truncate(before);

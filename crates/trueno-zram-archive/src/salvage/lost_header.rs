@@ -6,7 +6,7 @@ use crate::format::{Format, Layout};
 use crate::index::blocks::GroupIndex;
 use crate::index::layout::IndexFooter;
 use crate::index::table::GroupTable;
-use crate::lz4::header::{FRAME_MAGIC, LEGACY_MAGIC, Lz4Header, MAX_BLOCK, RAW_BLOCK, SKIPPABLE_MAGIC};
+use crate::lz4::header::{FRAME_MAGIC, LEGACY_MAGIC, Lz4Header, MAX_BLOCK_LEN, RAW_BLOCK_FLAG, SKIPPABLE_MAGIC};
 use crate::read_at::{ReadAt, file_len, read_at};
 use crate::stream::parallel::decode_extra;
 use crate::zstd::frame::ZSTD_MAGIC;
@@ -74,7 +74,7 @@ fn has_end_mark(file: &dyn ReadAt, footer: &IndexFooter, header: &Lz4Header) -> 
 /// A block without a checksum is believed only after an intact magic number: the file may be none of LZ4.
 pub(crate) fn by_blocks(file: &dyn ReadAt) -> Result<Option<Vec<u8>>> {
     // The header, and the first block with its size word and its checksum.
-    let start = read_start(file, LONG_LEN + 4 + MAX_BLOCK + 4)?;
+    let start = read_start(file, LONG_LEN + 4 + MAX_BLOCK_LEN + 4)?;
     if start.len() <= SHORT_LEN {
         return Ok(None);
     }
@@ -84,8 +84,8 @@ pub(crate) fn by_blocks(file: &dyn ReadAt) -> Result<Option<Vec<u8>>> {
             if !block_checksums && !has_magic {
                 continue;
             }
-            if let Some(max_block) = first_block(&start, header_len, block_checksums) {
-                return Ok(Some(replacement(&start, header_len, block_checksums, max_block)));
+            if let Some(max_block_len) = first_block(&start, header_len, block_checksums) {
+                return Ok(Some(replacement(&start, header_len, block_checksums, max_block_len)));
             }
         }
     }
@@ -115,9 +115,9 @@ fn read_start(file: &dyn ReadAt, max_bytes: usize) -> Result<Vec<u8>> {
 /// Returns the block size that the first block needs, if there is a valid block at `at`.
 fn first_block(start: &[u8], at: usize, block_checksums: bool) -> Option<usize> {
     let word = u32::from_le_bytes(*start.get(at..)?.first_chunk()?);
-    let (len, raw) = ((word & !RAW_BLOCK) as usize, word & RAW_BLOCK != 0);
+    let (len, raw) = ((word & !RAW_BLOCK_FLAG) as usize, word & RAW_BLOCK_FLAG != 0);
     let checksum_len = if block_checksums { 4 } else { 0 };
-    if len == 0 || len > MAX_BLOCK || at + 4 + len + checksum_len > start.len() {
+    if len == 0 || len > MAX_BLOCK_LEN || at + 4 + len + checksum_len > start.len() {
         return None;
     }
     let block = Block::lz4(at as u64, at + 4, len, raw);
@@ -129,21 +129,21 @@ fn first_block(start: &[u8], at: usize, block_checksums: bool) -> Option<usize> 
         0x40 => 64 << 10,
         0x50 => 256 << 10,
         0x60 => 1 << 20,
-        _ => MAX_BLOCK,
+        _ => MAX_BLOCK_LEN,
     };
     let fits = |max: &usize| len <= *max && decode_extra(&block, start, &[], *max, &mut Vec::new()).is_ok();
-    [claimed, MAX_BLOCK].into_iter().find(fits)
+    [claimed, MAX_BLOCK_LEN].into_iter().find(fits)
 }
 
 /// Returns bytes as long as the damaged header, which a reader takes for a header with these fields.
-fn replacement(start: &[u8], header_len: usize, block_checksums: bool, max_block: usize) -> Vec<u8> {
+fn replacement(start: &[u8], header_len: usize, block_checksums: bool, max_block_len: usize) -> Vec<u8> {
     // Blocks that are independent can be read as linked ones. The content size is not certain.
     let header = |content_checksum| Lz4Header {
         independent: false,
         block_checksums,
         content_checksum,
         content_size: None,
-        max_block,
+        max_block_len,
     };
     // An end without a checksum is rare, so it is believed only if the flags fit what was found.
     let flags = start[4] & !(1 << 5);

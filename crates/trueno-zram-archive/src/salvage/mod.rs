@@ -1,9 +1,9 @@
-//! Restores what is left of a damaged file. An index finds the blocks after a damaged one.
+//! Restores the intact parts of a damaged file. With an index, the blocks after a damaged one are found.
 
 pub(crate) mod damage;
 mod group;
 pub(crate) mod lost_header;
-mod tail;
+mod unindexed;
 mod walk;
 
 use std::io::{Cursor, Read};
@@ -14,8 +14,9 @@ use crate::archive::{Archive, read_footer};
 use crate::error::{Error, Result};
 use crate::format::Layout;
 use crate::hashes::content_hash::ContentHash;
-use crate::index::builder::{IndexBuilder, Keeps};
-use crate::read_at::{ReadAt, Sequential, read_at};
+use crate::index::builder::{IndexBuilder, Retention};
+use crate::lz4::header::SKIPPABLE_HEAD_LEN;
+use crate::read_at::{ReadAt, SequentialReader, read_at};
 use crate::salvage::damage::{Damage, DamageKind, record};
 use crate::stream::content::{ContentBatch, SpanRef};
 use crate::stream::index_check::{ExpectedIndex, check_index};
@@ -24,14 +25,14 @@ use crate::stream::reader::{FrameReader, IndexVerdict};
 use crate::zstd::seek_table::{MAX_FRAMES, SeekEntry};
 
 use group::DamagedGroup;
-use tail::{SalvageStream, UnindexedBlocks};
+use unindexed::{SalvageStream, UnindexedBlocks};
 
-/// Restores a damaged file as far as possible. What is lost becomes zeros, and is listed.
+/// Restores the intact parts of a damaged file. Lost parts become zeros, and are listed.
 ///
 /// In a page archive whose index is readable, every page that is intact is restored at its position: blocks are found by
 /// the index, whatever happened to those before them. If nothing is lost, the content is compared with its checksum at the
-/// end, and the index with the blocks: one that does not describe them is listed as damage. Pages behind those that the index
-/// knows are restored, too. Other files are read like a stream, by a [`FrameReader`] that is
+/// end, and the index with the blocks: one that does not describe them is listed as damage. Pages after those that the index
+/// describes are restored, too. Other files are read like a stream, by a [`FrameReader`] that is
 /// [salvaging](FrameReader::salvaging).
 ///
 /// If no damage is listed, the content is exactly that of a `FrameReader`, and its index agrees with it.
@@ -61,22 +62,22 @@ pub struct SalvageReader {
 
 enum SalvageSource {
     Index(Box<ArchiveSalvage>),
-    /// Pages that the index does not know.
+    /// Blocks after those that the index describes.
     UnindexedBlocks(Box<UnindexedBlocks>),
-    /// All pages by the index are restored.
+    /// All pages are restored.
     Ended,
-    SalvageStream(Box<SalvageStream>),
+    Stream(Box<SalvageStream>),
 }
 
 struct ArchiveSalvage {
     archive: Archive,
     next_group: u64,
     window: Vec<u8>,
-    /// Hash of what was restored, as long as it can match the frame's checksum: nothing is lost.
+    /// The hash of the restored content, as long as nothing is lost. It must match the frame's checksum.
     hash: Option<ContentHash>,
     /// The index that the blocks should have, as long as nothing is lost.
     built: Option<IndexBuilder>,
-    /// Position after the last block of the group read last, if all its pages were found; else where the index says.
+    /// Position after the last block of the group read last, if all its pages were found; else what the index says.
     blocks_end: u64,
 }
 
@@ -108,17 +109,17 @@ impl SalvageReader {
         }
         let is_replaced = replacement.is_some();
         let start = replacement.unwrap_or_default();
-        let file = Sequential::new(&file, start.len() as u64..u64::MAX)?;
+        let file = SequentialReader::new(&file, start.len() as u64..u64::MAX)?;
         let reader = FrameReader::new(Cursor::new(start).chain(file)).salvaging();
         let reader = if is_replaced { reader.with_damaged_header() } else { reader };
-        Ok(Self { source: SalvageSource::SalvageStream(Box::new(reader)), damage: Vec::new() })
+        Ok(Self { source: SalvageSource::Stream(Box::new(reader)), damage: Vec::new() })
     }
 
     fn by_index(archive: Archive, damage: Vec<Damage>) -> Self {
         Self { source: SalvageSource::Index(Box::new(ArchiveSalvage::new(archive))), damage }
     }
 
-    /// Returns whether blocks are found by an index.
+    /// Returns `true` if blocks are found by an index.
     ///
     /// ```
     /// let other = trueno_zram_archive::SalvageReader::open(std::sync::Arc::new(b"some other file".to_vec()))?;
@@ -127,7 +128,7 @@ impl SalvageReader {
     /// ```
     #[must_use]
     pub fn uses_index(&self) -> bool {
-        !matches!(self.source, SalvageSource::SalvageStream(_))
+        !matches!(self.source, SalvageSource::Stream(_))
     }
 
     /// Restores the next batch; returns `false` at the end.
@@ -147,17 +148,17 @@ impl SalvageReader {
     pub fn read_batch(&mut self, out: &mut ContentBatch) -> Result<bool> {
         let more = match &mut self.source {
             SalvageSource::Index(by_index) => by_index.read_batch(out, &mut self.damage)?,
-            SalvageSource::UnindexedBlocks(tail) => tail.read_batch(out, &mut self.damage)?,
+            SalvageSource::UnindexedBlocks(blocks) => blocks.read_batch(out, &mut self.damage)?,
             SalvageSource::Ended => false,
-            SalvageSource::SalvageStream(reader) => return reader.read_batch(out),
+            SalvageSource::Stream(reader) => return reader.read_batch(out),
         };
         if more {
             return Ok(true);
         }
         match mem::replace(&mut self.source, SalvageSource::Ended) {
             SalvageSource::Index(by_index) => match by_index.finish(&mut self.damage)? {
-                Some(tail) => {
-                    self.source = SalvageSource::UnindexedBlocks(Box::new(tail));
+                Some(blocks) => {
+                    self.source = SalvageSource::UnindexedBlocks(Box::new(blocks));
                     self.read_batch(out)
                 }
                 None => Ok(false),
@@ -176,7 +177,7 @@ impl SalvageReader {
     #[must_use]
     pub fn damage(&self) -> &[Damage] {
         match &self.source {
-            SalvageSource::SalvageStream(reader) => reader.damage(),
+            SalvageSource::Stream(reader) => reader.damage(),
             _ => &self.damage,
         }
     }
@@ -191,7 +192,7 @@ impl SalvageReader {
     #[must_use]
     pub fn into_damage(self) -> Vec<Damage> {
         match self.source {
-            SalvageSource::SalvageStream(reader) => reader.into_damage(),
+            SalvageSource::Stream(reader) => reader.into_damage(),
             _ => self.damage,
         }
     }
@@ -211,7 +212,7 @@ impl ArchiveSalvage {
         let hash = archive.layout.content_checksum().then(ContentHash::new);
         let blocks_end = archive.footer.frame_len - archive.layout.end_len();
         let start = archive.index().table.get(0).map_or(blocks_end, |first| first.offset);
-        let built = Some(IndexBuilder::new(archive.layout, start, Keeps::Checksums));
+        let built = Some(IndexBuilder::new(archive.layout, start, Retention::Checksums));
         Self { archive, next_group: 0, window: Vec::new(), hash, built, blocks_end }
     }
 
@@ -252,11 +253,11 @@ impl ArchiveSalvage {
         Ok(None)
     }
 
-    /// Returns whether the index, and the seek table behind it, are those that the blocks should have.
+    /// Returns `true` if the index, and the seek table after it, are those that the blocks should have.
     fn describes(&self, built: IndexBuilder) -> Result<bool> {
         let Archive { file, footer, layout, .. } = &self.archive;
         if matches!(layout, Layout::Lz4(_)) {
-            // A stream must end behind these blocks, too.
+            // A stream must end after these blocks, too.
             let mut end_mark = [0xff; 4];
             read_at(&**file, built.at(), &mut end_mark)?;
             if end_mark != [0; 4] {
@@ -265,19 +266,18 @@ impl ArchiveSalvage {
         }
         let frame_len = built.at() + layout.end_len();
         let frame = ExpectedIndex { index: built.finish(), content_len: footer.content_len, frame_len };
-        // Behind the magic number and the length of the index's frame.
-        let (at, index_len) = (footer.frame_len + 8, footer.index_len());
-        let mut input = InputWindow::new(Sequential::new(file, at..u64::MAX)?);
-        if check_index(&mut input, index_len - 8, Some(&frame))? != IndexVerdict::Agrees {
+        let (at, index_len) = (footer.frame_len + SKIPPABLE_HEAD_LEN, footer.index_len());
+        let mut input = InputWindow::new(SequentialReader::new(file, at..u64::MAX)?);
+        if check_index(&mut input, index_len - SKIPPABLE_HEAD_LEN, Some(&frame))? != IndexVerdict::Agrees {
             return Ok(false);
         }
         let Some(mut table) = frame.index.seek_table else { return Ok(true) };
         let compressed_len = u32::try_from(index_len).unwrap_or(u32::MAX);
         table.push(SeekEntry { compressed_len, content_len: 0 });
-        match self.archive.seek_table_len.checked_sub(8) {
+        match self.archive.seek_table_len.checked_sub(SKIPPABLE_HEAD_LEN) {
             None => Ok(table.frames() > MAX_FRAMES),
             Some(payload_len) => {
-                input.skip(8, "the seek table")?;
+                input.skip(SKIPPABLE_HEAD_LEN, "the seek table")?;
                 table.agrees(&mut input, payload_len)
             }
         }

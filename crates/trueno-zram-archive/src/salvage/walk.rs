@@ -6,9 +6,9 @@ use crate::block::Block;
 use crate::format::Layout;
 use crate::index::blocks::BlockPlace;
 use crate::lz4::constant::{damaged_zero_pages, zero_pages_of};
-use crate::lz4::header::RAW_BLOCK;
+use crate::lz4::header::RAW_BLOCK_FLAG;
 use crate::zstd::constant::word_of;
-use crate::zstd::frame::{Seen, look};
+use crate::zstd::frame::{FramePeek, peek_frame};
 
 /// Finds the blocks of a group whose entries are lost, one by one from its start. If the pages do not add up, only those
 /// before the first damaged block are certain. Returns the position after the last one, too.
@@ -53,7 +53,7 @@ struct FoundBlock {
 /// Finds a block by its size word.
 fn lz4_step(window: &[u8], at: usize, layout: &Layout) -> Option<FoundBlock> {
     let size = u32::from_le_bytes(*window.get(at..)?.first_chunk()?);
-    let (len, raw) = ((size & !RAW_BLOCK) as usize, size & RAW_BLOCK != 0);
+    let (len, raw) = ((size & !RAW_BLOCK_FLAG) as usize, size & RAW_BLOCK_FLAG != 0);
     if len == 0 || len > PAGE_SIZE || at + layout.overhead() + len > window.len() {
         return None;
     }
@@ -75,7 +75,7 @@ fn lz4_step(window: &[u8], at: usize, layout: &Layout) -> Option<FoundBlock> {
 
 /// Finds a frame by its header.
 fn frame_step(window: &[u8], at: usize) -> Option<FoundBlock> {
-    let Seen::Page(frame) = look(window.get(at..)?) else { return None };
+    let FramePeek::Page(frame) = peek_frame(window.get(at..)?) else { return None };
     let bytes = &window[at..at + frame.len];
     let zero = frame.zero_pages > 0;
     let kind = if zero || word_of(bytes).is_some() {

@@ -75,7 +75,7 @@ impl CpuPages {
         }
         let context = match context {
             Some(context) => context,
-            none => none.insert(Context::lend()?),
+            none => none.insert(Context::acquire()?),
         };
         context.decode_page(block.bytes(), page)
     }

@@ -61,7 +61,7 @@ pub(crate) enum FrameShape {
 }
 
 impl FrameShape {
-    /// Returns whether blocks are pages or runs of zero pages.
+    /// Returns `true` if blocks are pages or runs of zero pages.
     pub(crate) fn is_pages(self) -> bool {
         matches!(self, Self::Pages | Self::PageFrames)
     }
@@ -98,10 +98,10 @@ impl FrameState {
             let pages = (batch_bytes.min(earned) / PAGE_SIZE).max(1);
             return (pages, pages * ZERO_BLOCKS_PER_PAGE);
         }
-        let max_block = self.header.max_block;
+        let max_block_len = self.header.max_block_len;
         // Two steps, so that the content of one is hashed while the other is decoded.
         let least = 2 * rayon::current_num_threads();
-        let blocks = (batch_bytes / max_block).max(least).min(SLOT_BYTES.min(earned) / max_block).max(1);
+        let blocks = (batch_bytes / max_block_len).max(least).min(SLOT_BYTES.min(earned) / max_block_len).max(1);
         (blocks, usize::MAX)
     }
 
@@ -128,10 +128,10 @@ impl FrameState {
         }
     }
 
-    /// Compares the content's length with the one announced.
-    pub(crate) fn check_len(&self, fits: impl Fn(u64, u64) -> bool) -> Result<()> {
+    /// Compares the length of the whole content with the one announced.
+    pub(crate) fn check_len(&self) -> Result<()> {
         match self.header.content_size {
-            Some(announced) if !fits(announced, self.content_len) => {
+            Some(announced) if announced != self.content_len => {
                 Err(Error::ContentSize { at: self.at, announced, actual: self.content_len })
             }
             _ => Ok(()),

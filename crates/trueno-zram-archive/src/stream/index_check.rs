@@ -96,7 +96,7 @@ impl<R: Read> Payload<'_, R> {
     /// Reads the next few bytes and compares them. The caller has made sure that they belong to the index.
     fn is(&mut self, expected: &[u8]) -> Result<bool> {
         self.input.release();
-        let equal = self.input.demand(expected.len(), WITHIN)? == expected;
+        let equal = self.input.require(expected.len(), WITHIN)? == expected;
         self.input.consume(expected.len());
         self.left -= expected.len() as u64;
         Ok(equal)
@@ -107,7 +107,7 @@ impl<R: Read> Payload<'_, R> {
         let mut hash = ContentHash::new();
         while hash.len_bytes() < len {
             self.input.release();
-            self.input.demand(1, WITHIN)?;
+            self.input.require(1, WITHIN)?;
             let available = self.input.available();
             let wanted = usize::try_from(len - hash.len_bytes()).unwrap_or(usize::MAX);
             let step = available.len().min(wanted);

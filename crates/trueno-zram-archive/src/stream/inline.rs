@@ -15,7 +15,7 @@ use crate::stream::parallel::decode_extra;
 pub(crate) const INLINE_BYTES: usize = 1 << 20;
 
 /// The longest block that is decoded on the calling thread.
-const SMALL_BLOCK: usize = 1 << 10;
+const SMALL_BLOCK_LEN: usize = 1 << 10;
 
 /// A page frame of this many blocks or fewer is decoded on the calling thread.
 const SMALL_FRAME_BLOCKS: usize = 8;
@@ -24,14 +24,14 @@ const SMALL_FRAME_BLOCKS: usize = 8;
 const DAMAGED_BYTES: usize = 16;
 
 impl Block {
-    /// Returns whether the block is decoded on the calling thread in frames that are not made of pages.
+    /// Returns `true` if the block is decoded on the calling thread in frames that are not made of pages.
     pub(crate) fn is_small(&self) -> bool {
-        self.len <= SMALL_BLOCK
+        self.len <= SMALL_BLOCK_LEN
     }
 }
 
-/// Returns whether the next blocks are decoded on the calling thread.
-pub(crate) fn is_small(pending: &[Block], frame: &FrameState) -> bool {
+/// Returns `true` if the next blocks are decoded on the calling thread.
+pub(crate) fn decodes_inline(pending: &[Block], frame: &FrameState) -> bool {
     match frame.shape {
         FrameShape::Pages => frame.ended && frame.content_len == 0 && pending.len() <= SMALL_FRAME_BLOCKS,
         // Frames that hold less than a page; of archives, that is the last one.
@@ -105,7 +105,7 @@ fn decode_block(block: &Block, window: &[u8], frame: &FrameState, out: &mut Cont
         return Ok(SpanRef::Zeros((block.zero_pages * PAGE_SIZE) as u64));
     }
     let dictionary = if frame.shape == FrameShape::Linked { frame.history.bytes() } else { &[] };
-    decode_extra(block, window, dictionary, frame.header.max_block, &mut out.extra)
+    decode_extra(block, window, dictionary, frame.header.max_block_len, &mut out.extra)
 }
 
 /// Replaces a damaged block by zeros.
@@ -124,7 +124,7 @@ fn replace_by_zeros(
         damaged_zero_pages(block.bytes(window), DAMAGED_BYTES).unwrap_or(1) * PAGE_SIZE
     } else {
         // All blocks but the last are full, in the frames of all encoders that do not flush.
-        frame.header.max_block
+        frame.header.max_block_len
     };
     let kind = if frame.shape == FrameShape::Linked && frame.damaged { DamageKind::LostReference } else { kind };
     let (start, len_bytes) = (frame.content_start + frame.content_len, frame.clip(len_bytes as u64));

@@ -50,8 +50,8 @@ impl<R: Read> InputWindow<R> {
         &self.storage[self.pos..self.end]
     }
 
-    /// Position of the next byte in [`window`](Self::window).
-    pub(crate) fn place(&self) -> usize {
+    /// Returns the position of the next byte in [`window`](Self::window).
+    pub(crate) fn window_pos(&self) -> usize {
         self.pos
     }
 
@@ -62,7 +62,7 @@ impl<R: Read> InputWindow<R> {
 
     /// Reads until `len` bytes are available; returns `false` if the stream ends before.
     #[inline]
-    pub(crate) fn need(&mut self, len: usize) -> Result<bool> {
+    pub(crate) fn fill_to(&mut self, len: usize) -> Result<bool> {
         if self.end - self.pos >= len { Ok(true) } else { self.read_until(len) }
     }
 
@@ -88,10 +88,10 @@ impl<R: Read> InputWindow<R> {
         Ok(true)
     }
 
-    /// Like [`need`](Self::need); an early end is an error that names the part that is cut short.
+    /// Like [`fill_to`](Self::fill_to); an early end is an error that names the part that is cut short.
     #[inline]
-    pub(crate) fn demand(&mut self, len: usize, within: &'static str) -> Result<&[u8]> {
-        if self.need(len)? {
+    pub(crate) fn require(&mut self, len: usize, within: &'static str) -> Result<&[u8]> {
+        if self.fill_to(len)? {
             Ok(&self.storage[self.pos..self.pos + len])
         } else {
             Err(Error::Truncated { at: self.end_position(), page: None, within })
@@ -100,7 +100,7 @@ impl<R: Read> InputWindow<R> {
 
     /// Reads a little-endian 32-bit number and consumes it.
     pub(crate) fn take_u32(&mut self, within: &'static str) -> Result<u32> {
-        let bytes = self.demand(4, within)?;
+        let bytes = self.require(4, within)?;
         let number = u32::from_le_bytes(bytes.try_into().expect("four bytes"));
         self.consume(4);
         Ok(number)
@@ -117,7 +117,7 @@ impl<R: Read> InputWindow<R> {
         let mut left = len;
         while left > 0 {
             self.release();
-            self.demand(1, within)?;
+            self.require(1, within)?;
             let step = left.min(self.available().len() as u64);
             self.consume(usize::try_from(step).expect("no more than is in memory"));
             left -= step;
@@ -128,7 +128,7 @@ impl<R: Read> InputWindow<R> {
     /// Consumes the rest of the stream; returns its length in bytes.
     pub(crate) fn skip_rest(&mut self) -> Result<u64> {
         let start = self.position();
-        while self.need(1)? {
+        while self.fill_to(1)? {
             self.consume(self.available().len());
             self.release();
         }
@@ -165,10 +165,10 @@ mod tests {
         for number in 0..300_000 {
             input.release();
             assert_eq!(input.position(), number * 10);
-            assert_eq!(input.demand(10, "the test").expect("enough"), [7; 10]);
+            assert_eq!(input.require(10, "the test").expect("enough"), [7; 10]);
             input.consume(10);
         }
-        assert!(!input.need(1).expect("the end"));
+        assert!(!input.fill_to(1).expect("the end"));
         assert!(input.moved_bytes <= bytes.len() as u64, "{} bytes moved", input.moved_bytes);
         assert!(input.storage.len() <= 4 * READ_AHEAD, "{} bytes held", input.storage.len());
     }
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn a_claimed_length_sets_no_memory_aside() {
         let mut input = InputWindow::new(&[1, 2, 3][..]);
-        assert!(!input.need(1 << 30).expect("a short stream"));
+        assert!(!input.fill_to(1 << 30).expect("a short stream"));
         assert!(input.storage.len() <= 2 * READ_AHEAD, "{} bytes for 3", input.storage.len());
     }
 }

@@ -14,7 +14,7 @@ use crate::stream::history::History;
 /// Blocks that are worth a second thread.
 const PARALLEL_BLOCKS: usize = 32;
 
-/// Bytes of blocks in one batch that looked like pages and are not. The blocks after them go to the next batch.
+/// The most bytes of blocks in one batch that looked like pages and are not. The blocks after them go to the next batch.
 const EXTRA_BYTES: usize = 4 << 20;
 
 /// Decodes the blocks of a batch on all threads.
@@ -22,7 +22,7 @@ pub(crate) struct ParallelDecoder<'a> {
     pub(crate) window: &'a [u8],
     pub(crate) blocks: &'a [Block],
     pub(crate) checksummed: bool,
-    pub(crate) max_block: usize,
+    pub(crate) max_block_len: usize,
     /// Hashes the content, if the frame has a checksum of it.
     pub(crate) hash: Option<&'a mut ContentHash>,
 }
@@ -101,7 +101,7 @@ impl ParallelDecoder<'_> {
             } else {
                 page += 1;
                 decoded.not_pages += 1;
-                decode_extra(block, self.window, &[], self.max_block, &mut out.extra)?
+                decode_extra(block, self.window, &[], self.max_block_len, &mut out.extra)?
             };
             decoded.blocks += 1;
             decoded.entries.push((block.entry(self.window), span_ref.len_bytes()));
@@ -114,14 +114,14 @@ impl ParallelDecoder<'_> {
     /// Decodes blocks of any length that the frame allows: independent ones side by side; linked ones one by one, with
     /// the `history` that is given.
     pub(crate) fn decode_blocks(mut self, mut history: Option<&mut History>, out: &mut ContentBatch) -> Result<usize> {
-        let sstep_pages = self.max_block / PAGE_SIZE;
-        out.start(self.blocks.len() * sstep_pages);
+        let slot_pages = self.max_block_len / PAGE_SIZE;
+        out.start(self.blocks.len() * slot_pages);
         let step_blocks = if history.is_some() { 1 } else { rayon::current_num_threads() };
         let mut unhashed: Vec<SpanRef> = Vec::new();
         let mut slot = 0;
         for step in self.blocks.chunks(step_blocks) {
-            let (before, rest) = out.main.split_at_mut(slot * sstep_pages);
-            let targets = rest[..step.len() * sstep_pages].par_chunks_mut(sstep_pages);
+            let (before, rest) = out.main.split_at_mut(slot * slot_pages);
+            let targets = rest[..step.len() * slot_pages].par_chunks_mut(slot_pages);
             let (window, checksummed) = (self.window, self.checksummed);
             let dictionary = history.as_deref().map_or(&[][..], History::bytes);
             let decode_one = |(block, target): (&Block, &mut [Page])| {
@@ -133,7 +133,7 @@ impl ParallelDecoder<'_> {
             let ((), lens) = rayon::join(hash, decode);
             unhashed.clear();
             for len in lens {
-                let span_ref = SpanRef::Main { start: slot * sstep_pages * PAGE_SIZE, len: len? };
+                let span_ref = SpanRef::Main { start: slot * slot_pages * PAGE_SIZE, len: len? };
                 let span = span_ref.find(out.main.as_flattened(), &[]);
                 if let (Some(history), ContentSpan::Data(bytes)) = (&mut history, span) {
                     history.push(bytes);
@@ -153,11 +153,11 @@ pub(crate) fn decode_extra(
     block: &Block,
     window: &[u8],
     dictionary: &[u8],
-    max_block: usize,
+    max_block_len: usize,
     extra: &mut Vec<u8>,
 ) -> Result<SpanRef> {
     let start = extra.len();
-    extra.resize(start + block.decoded_bound(max_block), 0);
+    extra.resize(start + block.decoded_bound(max_block_len), 0);
     let decoded = block.decode(window, dictionary, &mut extra[start..]);
     extra.truncate(start + decoded.as_ref().map_or(0, |len| *len));
     decoded.map(|len| SpanRef::Extra { start, len })

@@ -10,15 +10,17 @@ use trueno_zram_core::{BatchCodec, PAGE_SIZE, PageStats};
 use crate::block::Block;
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
-use crate::index::builder::{IndexBuilder, Keeps};
+use crate::index::builder::{IndexBuilder, Retention};
 use crate::index::layout::{INDEX_FRAME_MAGIC, INDEX_MAGIC};
-use crate::lz4::header::{ARCHIVE_MAX_BLOCK, FRAME_MAGIC, LEGACY_BLOCK, LEGACY_MAGIC, Lz4Header, SKIPPABLE_MAGIC};
+use crate::lz4::header::{
+    ARCHIVE_MAX_BLOCK_LEN, FRAME_MAGIC, LEGACY_BLOCK_LEN, LEGACY_MAGIC, Lz4Header, SKIPPABLE_MAGIC,
+};
 use crate::salvage::damage::{Damage, DamageKind, record};
 use crate::stream::content::{ContentBatch, SpanRef};
 use crate::stream::decoder::PageDecoders;
 use crate::stream::frame::{FrameShape, FrameState};
 use crate::stream::index_check::{ExpectedIndex, check_index};
-use crate::stream::inline::{INLINE_BYTES, InlineDecoder, is_small};
+use crate::stream::inline::{INLINE_BYTES, InlineDecoder, decodes_inline};
 use crate::stream::input::InputWindow;
 use crate::stream::parallel::ParallelDecoder;
 use crate::zstd::frame::ZSTD_MAGIC;
@@ -75,7 +77,7 @@ pub struct ReadSummary {
     pub skippable_frames: u64,
     /// Blocks. A Zstandard frame of an archive counts as one; those of other encoders are not counted.
     pub blocks: u64,
-    /// Pages of each form, in frames that are made of pages. `bytes_out` is the length of their blocks, with size words
+    /// Pages of each kind, in frames that are made of pages. `bytes_out` is the length of their blocks, with size words
     /// and checksums.
     pub pages: PageStats,
     /// The index. Of several, one that disagrees.
@@ -120,9 +122,9 @@ pub struct FrameReader<'c, R: Read> {
     format: Option<Format>,
     /// The frame before, for its index.
     expected_index: Option<ExpectedIndex>,
-    /// The seek table that belongs behind the index that was read last.
+    /// The seek table that must follow the index that was read last.
     seek_table: Option<ExpectedTable>,
-    /// Made for the first Zstandard frame that is not one of an archive.
+    /// Created for the first Zstandard frame that is not one of an archive.
     foreign: Option<ForeignDecoder>,
     /// Damage so far, if the reader salvages.
     damage: Option<Vec<Damage>>,
@@ -281,7 +283,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
                     return Ok(true);
                 }
             } else if !self.pending.is_empty() {
-                if self.damage.is_some() || is_small(&self.pending, frame) {
+                if self.damage.is_some() || decodes_inline(&self.pending, frame) {
                     self.decode_inline(out)?;
                     if out.extra.len() >= INLINE_BYTES {
                         return Ok(true);
@@ -334,11 +336,11 @@ impl<'c, R: Read> FrameReader<'c, R> {
         self.input.release();
         let at = self.input.position();
         self.summary.input_len = at;
-        if !self.input.need(1)? {
+        if !self.input.fill_to(1)? {
             self.note_missing_seek_table();
             return if at == 0 { Err(Error::Empty) } else { Ok(false) };
         }
-        let magic = self.input.demand(4, "a frame's magic number")?;
+        let magic = self.input.require(4, "a frame's magic number")?;
         let magic = u32::from_le_bytes(magic.try_into().expect("four bytes"));
         let format = if magic == ZSTD_MAGIC { Format::Zstd } else { Format::Lz4 };
         let mixed = self.format.is_some_and(|first| first != format);
@@ -355,7 +357,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
                     block_checksums: false,
                     content_checksum: false,
                     content_size: None,
-                    max_block: LEGACY_BLOCK,
+                    max_block_len: LEGACY_BLOCK_LEN,
                 };
                 self.frame = Some(FrameState::new(at, content_start, header, FrameShape::Legacy, None));
             }
@@ -376,21 +378,21 @@ impl<'c, R: Read> FrameReader<'c, R> {
 
     fn start_frame(&mut self, at: u64) -> Result<()> {
         const WITHIN: &str = "a frame's header";
-        let flags = self.input.demand(1, WITHIN)?[0];
+        let flags = self.input.require(1, WITHIN)?[0];
         let len = 1 + Lz4Header::len_after(flags);
-        let header = Lz4Header::parse(self.input.demand(len, WITHIN)?, at)?;
+        let header = Lz4Header::parse(self.input.require(len, WITHIN)?, at)?;
         self.input.consume(len);
         if self.summary.frames == 0 {
             self.announced_len = header.content_size;
         }
-        let like_archive = header.independent && header.max_block == ARCHIVE_MAX_BLOCK;
+        let like_archive = header.independent && header.max_block_len == ARCHIVE_MAX_BLOCK_LEN;
         let shape = match header.independent {
             true if like_archive => FrameShape::Pages,
             true => FrameShape::Blocks,
             false => FrameShape::Linked,
         };
         let header_len = 4 + len as u64;
-        let index = like_archive.then(|| IndexBuilder::new(Layout::Lz4(header), header_len, Keeps::Checksums));
+        let index = like_archive.then(|| IndexBuilder::new(Layout::Lz4(header), header_len, Retention::Checksums));
         self.frame = Some(FrameState::new(at, self.summary.content_len, header, shape, index));
         Ok(())
     }
@@ -410,14 +412,14 @@ impl<'c, R: Read> FrameReader<'c, R> {
         self.note_missing_seek_table();
         let marked = magic == INDEX_FRAME_MAGIC
             && len as usize >= INDEX_MAGIC.len()
-            && self.input.demand(INDEX_MAGIC.len(), WITHIN)? == INDEX_MAGIC;
+            && self.input.require(INDEX_MAGIC.len(), WITHIN)? == INDEX_MAGIC;
         if !marked {
             return self.input.skip(u64::from(len), WITHIN);
         }
         let mut described = self.expected_index.take();
         if at == 0 {
             // An archive without pages has no frame of them.
-            let index = IndexBuilder::new(Layout::Zstd { checksums: true }, 0, Keeps::Checksums).finish();
+            let index = IndexBuilder::new(Layout::Zstd { checksums: true }, 0, Retention::Checksums).finish();
             described = Some(ExpectedIndex { index, content_len: 0, frame_len: 0 });
         }
         let verdict = check_index(&mut self.input, u64::from(len), described.as_ref())?;
@@ -437,7 +439,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
         }
     }
 
-    /// Notes what an index is worth. One that disagrees outweighs all others, and is damage if no other explains it.
+    /// Records the verdict on an index. One that disagrees outweighs all others, and is damage unless other damage explains it.
     fn record_verdict(&mut self, verdict: IndexVerdict) {
         let content_len = self.summary.content_len;
         if let (Some(damage), IndexVerdict::Disagrees(_)) = (&mut self.damage, &verdict)
@@ -477,7 +479,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
             window: self.input.window(),
             blocks,
             checksummed: frame.header.block_checksums,
-            max_block: frame.header.max_block,
+            max_block_len: frame.header.max_block_len,
             hash: frame.header.content_checksum.then_some(&mut frame.hash),
         };
         let done = match frame.shape {
@@ -525,14 +527,14 @@ impl<'c, R: Read> FrameReader<'c, R> {
         self.summary.input_len = self.pending.first().map_or(self.input.position(), |block| block.at);
         self.summary.content_len += content_len;
         let frame = self.frame.as_ref().expect("blocks belong to a frame");
-        let checked = frame.check_len(|announced, actual| actual <= announced);
+        let checked = frame.check_room(0);
         if self.damage.is_some() { Ok(()) } else { checked }
     }
 
     /// Checks the end of a frame.
     fn end_frame(&mut self) -> Result<()> {
         let frame = self.frame.take().expect("a frame is being read");
-        let mut checked = frame.check_len(|announced, actual| actual == announced);
+        let mut checked = frame.check_len();
         if frame.header.content_checksum {
             let at = self.input.position();
             let expected = self.input.take_u32("the content's checksum")?;
@@ -585,7 +587,7 @@ impl<R: Read> std::fmt::Debug for FrameReader<'_, R> {
     }
 }
 
-/// Runs work that forks many times inside the pool, since entering it each time takes longer. Little work runs here.
+/// Runs work that forks many times inside the pool, since entering it each time takes longer. Little work runs on this thread.
 fn in_pool<T: Send>(blocks: usize, work: impl FnOnce() -> T + Send) -> T {
     if blocks < 32 { work() } else { rayon::join(work, || ()).0 }
 }

@@ -6,10 +6,10 @@ use crate::error::{Error, Result};
 use crate::format::Layout;
 use crate::hashes::content_hash::xxh32;
 use crate::index::entry::PageEntry;
-use crate::lz4::constant::{WORD_BLOCK, word_block, word_of, zero_block, zero_pages_of};
-use crate::lz4::header::RAW_BLOCK;
+use crate::lz4::constant::{WORD_BLOCK_LEN, word_block, word_of, zero_block, zero_pages_of};
+use crate::lz4::header::RAW_BLOCK_FLAG;
 use crate::zstd::constant::{put_word, put_zeros as put_zero_frame, word_of_block};
-use crate::zstd::frame::{content_checksum, one_block, packed_frame_len, put_packed, put_raw};
+use crate::zstd::frame::{content_checksum, packed_frame_len, put_packed, put_raw, single_block};
 use crate::zstd::libzstd::{self, Context};
 
 impl Layout {
@@ -20,12 +20,14 @@ impl Layout {
             (_, PageKind::SameFilled) => PageEntry::Word,
             (_, PageKind::Raw) => PageEntry::Raw(len),
             // Another encoder may have made the block of a repeated word that this crate makes.
-            (Self::Lz4(_), PageKind::Lz4) if page.bytes().len() == WORD_BLOCK && word_of(page.bytes()).is_some() => {
+            (Self::Lz4(_), PageKind::Lz4)
+                if page.bytes().len() == WORD_BLOCK_LEN && word_of(page.bytes()).is_some() =>
+            {
                 PageEntry::Word
             }
             (Self::Lz4(_), PageKind::Lz4) => PageEntry::Packed(len),
             (Self::Zstd { checksums }, PageKind::Zstd) => {
-                let frame = one_block(page.bytes(), PAGE_SIZE);
+                let frame = single_block(page.bytes(), PAGE_SIZE);
                 let frame =
                     frame.ok_or_else(|| Error::Misuse("a page is not a Zstandard frame of one block".to_owned()))?;
                 let len = packed_frame_len(PAGE_SIZE, frame.block.len(), *checksums);
@@ -45,11 +47,6 @@ impl Layout {
                 return Err(Error::Misuse("an archive of the Zstandard format cannot hold LZ4 pages".to_owned()));
             }
         })
-    }
-
-    /// Returns the length of a block in the file.
-    pub(crate) fn stored_len(&self, entry: PageEntry) -> usize {
-        self.overhead() + self.block_len(entry).unwrap_or(0)
     }
 
     /// Appends the block of a run of zero pages.
@@ -77,14 +74,14 @@ impl Layout {
                 let block = if raw { bytes } else { &compressed[..] };
                 let start = out.len();
                 out.resize(start + self.overhead() + block.len(), 0);
-                put_block(if raw { RAW_BLOCK } else { 0 }, block, self.block_checksums(), &mut out[start..]);
+                put_block(if raw { RAW_BLOCK_FLAG } else { 0 }, block, self.block_checksums(), &mut out[start..]);
                 Ok(if raw { PageEntry::Raw(short(block.len())) } else { PageEntry::Packed(short(block.len())) })
             }
             Self::Zstd { checksums } => {
                 let frame = libzstd::compress(bytes).map_err(Error::Decoder)?;
                 let checksum = checksums.then(|| content_checksum(bytes));
                 let raw = PageEntry::Raw(short(bytes.len()));
-                let packed = one_block(&frame, bytes.len())
+                let packed = single_block(&frame, bytes.len())
                     .map(|one| (one.block, packed_frame_len(bytes.len(), one.block.len(), *checksums)))
                     .filter(|(_, len)| *len < self.stored_len(raw));
                 let start = out.len();
@@ -104,13 +101,13 @@ impl Layout {
         }
     }
 
-    /// Writes the block of a page to `place`, which has its length. `plain` is the page itself, if it is at hand.
+    /// Writes the block of a page to `out`, which has its length. `plain` is the uncompressed page, if the caller has it.
     pub(crate) fn put_page(
         &self,
         entry: PageEntry,
         page: PageData<'_>,
         plain: Option<&Page>,
-        place: &mut [u8],
+        out: &mut [u8],
     ) -> Result<()> {
         match self {
             Self::Lz4(header) => {
@@ -121,20 +118,20 @@ impl Layout {
                         (0, &word[..])
                     }
                     PageKind::Lz4 => (0, page.bytes()),
-                    PageKind::Raw | PageKind::Zstd => (RAW_BLOCK, page.bytes()),
+                    PageKind::Raw | PageKind::Zstd => (RAW_BLOCK_FLAG, page.bytes()),
                 };
-                put_block(flag, bytes, header.block_checksums, place);
+                put_block(flag, bytes, header.block_checksums, out);
                 Ok(())
             }
-            Self::Zstd { checksums } => put_frame(entry, page, *checksums, plain, place),
+            Self::Zstd { checksums } => put_frame(entry, page, *checksums, plain, out),
         }
     }
 }
 
 /// Writes an LZ4 block with its size word and, if asked for, its checksum.
-fn put_block(flag: u32, bytes: &[u8], checksummed: bool, place: &mut [u8]) {
+fn put_block(flag: u32, bytes: &[u8], checksummed: bool, out: &mut [u8]) {
     let size = u32::try_from(bytes.len()).expect("a block is short") | flag;
-    let (head, rest) = place.split_at_mut(4);
+    let (head, rest) = out.split_at_mut(4);
     let (body, tail) = rest.split_at_mut(bytes.len());
     head.copy_from_slice(&size.to_le_bytes());
     body.copy_from_slice(bytes);
@@ -149,16 +146,16 @@ fn put_frame(
     page: PageData<'_>,
     checksums: bool,
     plain: Option<&Page>,
-    place: &mut [u8],
+    out: &mut [u8],
 ) -> Result<()> {
-    let packed = if page.kind() == PageKind::Zstd { one_block(page.bytes(), PAGE_SIZE) } else { None };
+    let packed = if page.kind() == PageKind::Zstd { single_block(page.bytes(), PAGE_SIZE) } else { None };
     match (entry, packed) {
         (PageEntry::Word, packed) => {
             let word = packed.and_then(|packed| word_of_block(packed.block));
             let word = word.or_else(|| page.bytes().try_into().ok()).expect("such a page is held as its word");
-            let mut frame = Vec::with_capacity(place.len());
+            let mut frame = Vec::with_capacity(out.len());
             put_word(word, checksums, &mut frame);
-            place.copy_from_slice(&frame);
+            out.copy_from_slice(&frame);
         }
         (PageEntry::Packed(_), Some(packed)) => {
             let checksum = match packed.checksum {
@@ -166,14 +163,14 @@ fn put_frame(
                 Some(stored) => Some(stored),
                 None => Some(content_checksum(content_of(page, plain, &mut [0; PAGE_SIZE])?)),
             };
-            put_packed(PAGE_SIZE, packed.block, checksum, place);
+            put_packed(PAGE_SIZE, packed.block, checksum, out);
         }
         (_, Some(_)) => {
             let mut buffer = [0; PAGE_SIZE];
             let content = content_of(page, plain, &mut buffer)?;
-            put_raw(content, checksums.then(|| content_checksum(content)), place);
+            put_raw(content, checksums.then(|| content_checksum(content)), out);
         }
-        (_, None) => put_raw(page.bytes(), checksums.then(|| content_checksum(page.bytes())), place),
+        (_, None) => put_raw(page.bytes(), checksums.then(|| content_checksum(page.bytes())), out),
     }
     Ok(())
 }
@@ -183,12 +180,12 @@ fn content_of<'a>(page: PageData<'_>, plain: Option<&'a Page>, buffer: &'a mut P
     if let Some(plain) = plain {
         return Ok(plain);
     }
-    let decoded = Context::lend().and_then(|mut context| context.decode_page(page.bytes(), buffer));
+    let decoded = Context::acquire().and_then(|mut context| context.decode_page(page.bytes(), buffer));
     decoded.map_err(Error::Decoder)?;
     Ok(buffer)
 }
 
-/// Returns whether a page is zero: as a word, or as the LZ4 block that readers recognise as a zero page.
+/// Returns `true` if a page is zero: as a word, or as the LZ4 block that readers recognise as a zero page.
 pub(crate) fn is_zero_page(page: PageData<'_>) -> bool {
     match page.kind() {
         PageKind::SameFilled => is_zero(page.bytes()),

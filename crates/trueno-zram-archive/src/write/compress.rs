@@ -41,12 +41,12 @@ pub fn compress(mut input: impl Read, out: impl Write, options: &WriteOptions) -
     let mut compressor = CpuBatchCompressor::new(algorithm).map_err(failed)?;
     let mut archive = ArchiveWriter::new(out, *options)?;
     let mut hash = options.content_checksum.then(ContentHash::new);
-    let (mut room, mut at) = (AlignedPages::new(BATCH_PAGES), 0);
+    let (mut buffer, mut at) = (AlignedPages::new(BATCH_PAGES), 0);
     loop {
-        let len = fill(&mut input, room.as_flattened_mut()).map_err(|source| Error::Read { at, source })?;
-        let (pages, tail) = (&room[..len / PAGE_SIZE], &room.as_flattened()[len - len % PAGE_SIZE..len]);
+        let len = fill(&mut input, buffer.as_flattened_mut()).map_err(|source| Error::Read { at, source })?;
+        let (pages, tail) = (&buffer[..len / PAGE_SIZE], &buffer.as_flattened()[len - len % PAGE_SIZE..len]);
         if let Some(hash) = &mut hash {
-            hash.update(&room.as_flattened()[..len]);
+            hash.update(&buffer.as_flattened()[..len]);
         }
         archive.write_batch_of(&compressor.compress(pages).map_err(failed)?, pages)?;
         at += len as u64;

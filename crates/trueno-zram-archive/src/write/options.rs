@@ -94,7 +94,7 @@ impl WriteOptions {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteSummary {
-    /// Pages of each form. `bytes_out` is the length of their blocks, with size words and checksums.
+    /// Pages of each kind. `bytes_out` is the length of their blocks, with size words and checksums.
     pub pages: PageStats,
     /// Length of the content in bytes.
     pub content_len: u64,

@@ -34,11 +34,11 @@ impl BlockShape {
     }
 
     /// Returns the most zero pages in one block.
-    fn most_zeros(&self) -> usize {
-        let most = self.layout.format().run_pages();
-        let is_unsafe =
+    fn max_zeros(&self) -> usize {
+        let max_pages = self.layout.format().run_pages();
+        let misleads_lz4 =
             matches!(self.layout, Layout::Lz4(header) if header.block_checksums && !header.content_checksum);
-        if is_unsafe { most.min(SAFE_RUN_PAGES) } else { most }
+        if misleads_lz4 { max_pages.min(SAFE_RUN_PAGES) } else { max_pages }
     }
 }
 
@@ -73,7 +73,7 @@ pub struct PageBlocks {
     first_page: u64,
     next_page: u64,
     layout: Layout,
-    most_zeros: usize,
+    max_zeros: usize,
     run_pages: u64,
     bytes: Vec<u8>,
     entries: Vec<PageEntry>,
@@ -113,9 +113,9 @@ impl PageBlocks {
 
     fn with_memory(first_page: u64, shape: BlockShape, bytes: Vec<u8>, entries: Vec<PageEntry>) -> Self {
         let layout = shape.layout;
-        let (most_zeros, run_pages) = (shape.most_zeros(), layout.format().run_pages() as u64);
+        let (max_zeros, run_pages) = (shape.max_zeros(), layout.format().run_pages() as u64);
         let (next_page, hashes) = (first_page, shape.page_hashes.then(HashList::default));
-        Self { first_page, next_page, layout, most_zeros, run_pages, bytes, entries, zeros: 0, tail_bytes: 0, hashes }
+        Self { first_page, next_page, layout, max_zeros, run_pages, bytes, entries, zeros: 0, tail_bytes: 0, hashes }
     }
 
     /// Adds a compressed page. Consecutive zero pages share blocks.
@@ -325,7 +325,7 @@ impl PageBlocks {
         Ok(())
     }
 
-    /// Gives finished blocks without zero pages another place in the archive.
+    /// Gives finished blocks without zero pages another first page in the archive.
     pub(crate) fn renumber(&mut self, first_page: u64) {
         self.next_page = first_page + (self.next_page - self.first_page);
         self.first_page = first_page;
@@ -341,7 +341,7 @@ impl PageBlocks {
     fn push_zero(&mut self) {
         self.zeros += 1;
         self.next_page += 1;
-        if usize::from(self.zeros) == self.most_zeros || self.next_page.is_multiple_of(self.run_pages) {
+        if usize::from(self.zeros) == self.max_zeros || self.next_page.is_multiple_of(self.run_pages) {
             self.end_run();
         }
     }

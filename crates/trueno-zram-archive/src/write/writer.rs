@@ -10,8 +10,9 @@ use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
 use crate::hashes::content_hash::ContentHash;
 use crate::hashes::hash_list::{self, HashList};
-use crate::index::builder::{BuiltIndex, IndexBuilder, Keeps};
+use crate::index::builder::{BuiltIndex, IndexBuilder, Retention};
 use crate::index::entry::PageEntry;
+use crate::index::layout::pages_of;
 use crate::index::sections;
 use crate::lz4::header::Lz4Header;
 use crate::write::options::{WriteOptions, WriteSummary};
@@ -93,7 +94,7 @@ impl<W: Write> ArchiveWriter<W> {
             out,
             layout,
             announced_len: content_len,
-            index: IndexBuilder::new(layout, bytes.len() as u64, Keeps::Entries),
+            index: IndexBuilder::new(layout, bytes.len() as u64, Retention::Entries),
             sections: Vec::new(),
             written: 0,
             content_len: 0,
@@ -217,8 +218,8 @@ impl<W: Write> ArchiveWriter<W> {
         self.out.write_all(blocks.bytes()).map_err(Error::Write)
     }
 
-    /// Adds blocks that the caller writes, at the position that this returns. They start with the next page. The output is
-    /// not used, and has to go on behind them: see [`get_mut`](Self::get_mut).
+    /// Adds blocks that the caller writes, at the position that this returns. They start with the next page. The writer's own
+    /// output must continue after them: see [`get_mut`](Self::get_mut).
     ///
     /// ```
     /// use trueno_zram_archive::{ArchiveWriter, PageBlocks, WriteOptions};
@@ -232,8 +233,8 @@ impl<W: Write> ArchiveWriter<W> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Misuse`] for blocks that start with another page or are not [finished](PageBlocks::finish) or look
-    /// different, for more content than announced, and for pages after a tail.
+    /// [`Error::Misuse`] for blocks that start with another page, are not [finished](PageBlocks::finish) or have another
+    /// shape, for more content than announced, and for pages after a tail.
     pub fn place_blocks(&mut self, blocks: &PageBlocks) -> Result<u64> {
         let (next_page, first_page) = (self.index.next_page(), blocks.first_page());
         if first_page != next_page && blocks.content_len() > 0 {
@@ -244,7 +245,7 @@ impl<W: Write> ArchiveWriter<W> {
         };
         self.check_room(blocks.content_len())?;
         if let Some(hashes) = &mut self.hashes {
-            let pages = blocks.content_len().div_ceil(PAGE_SIZE as u64);
+            let pages = pages_of(blocks.content_len());
             let hashed = blocks.hashes().filter(|hashed| hashed.page_count() == pages);
             hashes.append(hashed.ok_or_else(|| Error::Misuse("the pages of the blocks were not hashed".to_owned()))?);
             if !hashes.fits_section() {
@@ -300,7 +301,7 @@ impl<W: Write> ArchiveWriter<W> {
         let mut left = pages;
         while left > 0 {
             let next_page = self.index.next_page();
-            // Up to a multiple, so that runs end where they would in one piece.
+            // Up to a multiple of `ZEROS_AT_ONCE`, so that runs end at the same pages as in one piece.
             let now = left.min(ZEROS_AT_ONCE - next_page % ZEROS_AT_ONCE);
             self.write_part(|blocks| blocks.push_zeros(now))?;
             left -= now;
@@ -325,7 +326,7 @@ impl<W: Write> ArchiveWriter<W> {
         self.write_part(|blocks| blocks.push_tail(bytes))
     }
 
-    /// Assembles blocks here, and writes them.
+    /// Assembles blocks on the calling thread, and writes them.
     fn write_part(&mut self, assemble: impl FnOnce(&mut PageBlocks) -> Result<()>) -> Result<()> {
         let mut blocks = self.parts.pop().unwrap_or_default();
         blocks.start(self.index.next_page(), self.block_shape());
@@ -364,7 +365,7 @@ impl<W: Write> ArchiveWriter<W> {
         self.written
     }
 
-    /// Returns the number of pages so far, by form.
+    /// Returns the number of pages so far, by kind.
     ///
     /// ```
     /// use trueno_zram_archive::{ArchiveWriter, WriteOptions};
@@ -406,7 +407,7 @@ impl<W: Write> ArchiveWriter<W> {
         if let Layout::Lz4(header) = self.layout {
             self.end_lz4_frame(&header, hash)?;
         }
-        let spare = IndexBuilder::new(self.layout, 0, Keeps::Checksums);
+        let spare = IndexBuilder::new(self.layout, 0, Retention::Checksums);
         let index = std::mem::replace(&mut self.index, spare).finish();
         let encoded = index.encode(content_len, self.written, &self.sections);
         if encoded.is_none() && !self.sections.is_empty() {
@@ -484,7 +485,7 @@ impl<W: Write> std::fmt::Debug for ArchiveWriter<W> {
     }
 }
 
-/// Divides the pages of a batch into parts that end at multiples of `chunk` in the archive, and so runs of zeros do.
+/// Divides the pages of a batch into parts that end at multiples of `chunk` in the archive, where runs of zeros end anyway.
 fn chunks(first_page: u64, pages: usize, chunk: usize) -> Vec<Range<usize>> {
     let into_chunk = usize::try_from(first_page % chunk as u64).expect("less than a chunk");
     let mut start = 0;

@@ -7,12 +7,12 @@ use xxhash_rust::xxh64::Xxh64;
 
 use crate::index::layout::GROUP_PAGES;
 use crate::zstd::frame::{
-    CHECKSUM_FLAG, CHECKSUM_LEN, PageFrame, RLE, Seen, ZSTD_MAGIC, block_header, content_checksum, low_half,
-    page_header,
+    CHECKSUM_FLAG, CHECKSUM_LEN, FramePeek, PageFrame, RLE, ZSTD_MAGIC, block_header, checksum_len, content_checksum,
+    low_half, page_header,
 };
 
 /// The most content in a block.
-const MAX_BLOCK: usize = 128 << 10;
+const MAX_BLOCK_LEN: usize = 128 << 10;
 
 /// The header of a run of zeros: a window of 128 KiB, which is all the memory that a decoder needs, and a content size of
 /// four bytes.
@@ -34,8 +34,8 @@ static ZERO_CHECKSUMS: LazyLock<Vec<[u8; CHECKSUM_LEN]>> = LazyLock::new(|| {
 
 /// Returns the length of the frame of this many zero pages.
 pub(crate) fn zero_frame_len(pages: usize, checksum: bool) -> usize {
-    let blocks = (pages * PAGE_SIZE).div_ceil(MAX_BLOCK);
-    ZERO_HEADER_LEN + blocks * RLE_BLOCK_LEN + if checksum { CHECKSUM_LEN } else { 0 }
+    let blocks = (pages * PAGE_SIZE).div_ceil(MAX_BLOCK_LEN);
+    ZERO_HEADER_LEN + blocks * RLE_BLOCK_LEN + checksum_len(checksum)
 }
 
 /// Appends the frame of this many zero pages, 1 to 1,024: blocks of one repeated byte.
@@ -46,7 +46,7 @@ pub(crate) fn put_zeros(pages: usize, checksum: bool, out: &mut Vec<u8>) {
     out.extend(u32::try_from(content_len).expect("a run is short").to_le_bytes());
     let mut left = content_len;
     while left > 0 {
-        let size = left.min(MAX_BLOCK);
+        let size = left.min(MAX_BLOCK_LEN);
         left -= size;
         out.extend(block_header(RLE, size, left == 0));
         out.push(0);
@@ -57,28 +57,28 @@ pub(crate) fn put_zeros(pages: usize, checksum: bool, out: &mut Vec<u8>) {
 }
 
 /// Recognises the frame of a run of zero pages at the start of `bytes`, which has a frame's magic number and descriptor.
-pub(crate) fn zero_pages_of(bytes: &[u8]) -> Seen {
+pub(crate) fn zero_pages_of(bytes: &[u8]) -> FramePeek {
     let checksum = bytes[4] & CHECKSUM_FLAG != 0;
     if bytes[4] & !CHECKSUM_FLAG != FOUR_BYTE_SIZE {
-        return Seen::Other;
+        return FramePeek::Other;
     }
     let Some(size) = bytes.get(ZERO_HEADER_LEN - 4..).and_then(<[u8]>::first_chunk) else {
-        return Seen::Unclear { needed: ZERO_HEADER_LEN };
+        return FramePeek::Incomplete { needed: ZERO_HEADER_LEN };
     };
     let content_len = u32::from_le_bytes(*size) as usize;
     let pages = content_len / PAGE_SIZE;
     if bytes[5] != WINDOW_128_KIB || !content_len.is_multiple_of(PAGE_SIZE) || !(1..=GROUP_PAGES).contains(&pages) {
-        return Seen::Other;
+        return FramePeek::Other;
     }
     let len = zero_frame_len(pages, checksum);
     let mut expected = Vec::with_capacity(len);
     put_zeros(pages, checksum, &mut expected);
     match bytes.get(..len) {
         Some(frame) if frame == expected => {
-            Seen::Page(PageFrame { len, content_len, raw: false, zero_pages: pages, checksum })
+            FramePeek::Page(PageFrame { len, content_len, raw: false, zero_pages: pages, checksum })
         }
-        None if expected.starts_with(bytes) => Seen::Unclear { needed: len },
-        _ => Seen::Other,
+        None if expected.starts_with(bytes) => FramePeek::Incomplete { needed: len },
+        _ => FramePeek::Other,
     }
 }
 
@@ -93,7 +93,7 @@ const HEADER_LEN: usize = 7;
 
 /// Returns the length of the frame of a repeated word.
 pub(crate) fn word_frame_len(checksum: bool) -> usize {
-    HEADER_LEN + WORD_BLOCK.len() + if checksum { CHECKSUM_LEN } else { 0 }
+    HEADER_LEN + WORD_BLOCK.len() + checksum_len(checksum)
 }
 
 /// Appends the frame of a page of one repeated word.
@@ -116,7 +116,7 @@ pub(crate) fn word_of(frame: &[u8]) -> Option<&[u8; FILL_WORD_BYTES]> {
         return None;
     }
     let word = frame.get(HEADER_LEN + WORD_AT..)?.first_chunk()?;
-    // Before the page is filled and hashed: the bytes behind the word.
+    // Before the page is filled and hashed: the bytes after the word.
     let after = HEADER_LEN + WORD_AT + FILL_WORD_BYTES;
     if !frame[after..].starts_with(&WORD_BLOCK[WORD_AT + FILL_WORD_BYTES..]) {
         return None;
@@ -143,7 +143,7 @@ pub(crate) fn word_at(frame: &[u8]) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::zstd::frame::look;
+    use crate::zstd::frame::peek_frame;
 
     #[test]
     fn libzstd_reads_all_templates() {
@@ -171,11 +171,11 @@ mod tests {
             for pages in [1, 32, 33, 1024] {
                 let mut frame = Vec::new();
                 put_zeros(pages, checksum, &mut frame);
-                let zeros = |bytes: &[u8]| matches!(look(bytes), Seen::Page(seen) if seen.zero_pages > 0);
+                let zeros = |bytes: &[u8]| matches!(peek_frame(bytes), FramePeek::Page(seen) if seen.zero_pages > 0);
                 assert!(zeros(&frame));
                 for at in 0..frame.len() {
                     assert!(
-                        matches!(look(&frame[..at]), Seen::Unclear { needed } if needed > at && needed <= frame.len())
+                        matches!(peek_frame(&frame[..at]), FramePeek::Incomplete { needed } if needed > at && needed <= frame.len())
                     );
                     let mut damaged = frame.clone();
                     damaged[at] ^= 1;

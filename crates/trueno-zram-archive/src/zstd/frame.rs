@@ -92,10 +92,15 @@ pub(crate) fn block_header(block_type: u32, size: usize, last: bool) -> [u8; BLO
     [a, b, c]
 }
 
+/// Returns the length of the checksum that ends a frame; 0 if it has none.
+pub(crate) fn checksum_len(checksum: bool) -> usize {
+    if checksum { CHECKSUM_LEN } else { 0 }
+}
+
 /// Returns the length of the frame with a raw block of this much content.
 pub(crate) fn raw_frame_len(content_len: usize, checksum: bool) -> usize {
     let (_, header_len) = page_header(content_len, checksum);
-    header_len + BLOCK_HEADER_LEN + content_len + if checksum { CHECKSUM_LEN } else { 0 }
+    header_len + BLOCK_HEADER_LEN + content_len + checksum_len(checksum)
 }
 
 /// A frame such as an archive has.
@@ -115,75 +120,75 @@ pub(crate) struct PageFrame {
 impl PageFrame {
     /// Returns the content of a frame with a raw block; `frame` is the whole frame.
     pub(crate) fn raw_content<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
-        let end = self.len - if self.checksum { CHECKSUM_LEN } else { 0 };
+        let end = self.len - checksum_len(self.checksum);
         &frame[end - self.content_len..end]
     }
 
-    /// Returns whether the frame is exactly one page.
+    /// Returns `true` if the frame is exactly one page.
     pub(crate) fn is_page(&self) -> bool {
         self.zero_pages == 0 && self.content_len == PAGE_SIZE
     }
 }
 
-/// The result of looking at the start of a frame.
+/// The kind of frame that some bytes start with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum FramePeek {
     /// A frame such as an archive has.
     Page(PageFrame),
-    /// As many bytes are needed to know more.
-    Unclear { needed: usize },
+    /// At least this many bytes are needed to know.
+    Incomplete { needed: usize },
     /// Something else.
     Other,
 }
 
-/// Looks at the start of a frame. The blocks' contents are not decoded.
-pub(crate) fn look(bytes: &[u8]) -> Seen {
-    let unclear = |needed| Seen::Unclear { needed };
-    let Some(magic) = bytes.first_chunk() else { return unclear(4) };
+/// Recognises a frame by its start. Blocks are not decoded.
+pub(crate) fn peek_frame(bytes: &[u8]) -> FramePeek {
+    let incomplete = |needed| FramePeek::Incomplete { needed };
+    let Some(magic) = bytes.first_chunk() else { return incomplete(4) };
     if u32::from_le_bytes(*magic) != ZSTD_MAGIC {
-        return Seen::Other;
+        return FramePeek::Other;
     }
     if bytes.len() < 5 {
-        return unclear(5);
+        return incomplete(5);
     }
     if bytes[4] & SINGLE_SEGMENT == 0 {
         return zero_pages_of(bytes);
     }
     let header = match FrameHeader::parse(bytes, 0) {
         Ok(Some(header)) => header,
-        Ok(None) => return unclear(MAX_HEADER_LEN.min(bytes.len() + 1)),
-        Err(_) => return Seen::Other,
+        Ok(None) => return incomplete(MAX_HEADER_LEN.min(bytes.len() + 1)),
+        Err(_) => return FramePeek::Other,
     };
     let content_len = header.content_size.and_then(|size| usize::try_from(size).ok());
-    let Some(content_len @ 1..=PAGE_SIZE) = content_len else { return Seen::Other };
+    let Some(content_len @ 1..=PAGE_SIZE) = content_len else { return FramePeek::Other };
     let (expected, expected_len) = page_header(content_len, header.checksum);
     if bytes[..header.len] != expected[..expected_len] {
-        return Seen::Other;
+        return FramePeek::Other;
     }
     let Some(block) = bytes.get(header.len..).and_then(<[u8]>::first_chunk::<BLOCK_HEADER_LEN>) else {
-        return unclear(header.len + BLOCK_HEADER_LEN);
+        return incomplete(header.len + BLOCK_HEADER_LEN);
     };
     let block = u32::from_le_bytes([block[0], block[1], block[2], 0]);
     let (last, block_type, size) = (block & 1 != 0, block >> 1 & 3, (block >> 3) as usize);
     let stored_len = if block_type == RLE { 1 } else { size };
-    let len = header.len + BLOCK_HEADER_LEN + stored_len + if header.checksum { CHECKSUM_LEN } else { 0 };
+    let len = header.len + BLOCK_HEADER_LEN + stored_len + checksum_len(header.checksum);
     let possible = match block_type {
         RAW | RLE => size == content_len,
         COMPRESSED => len < PAGE_SIZE,
         _ => false,
     };
     if !last || !possible {
-        return Seen::Other;
+        return FramePeek::Other;
     }
     if bytes.len() < len {
-        return unclear(len);
+        return incomplete(len);
     }
-    Seen::Page(PageFrame { len, content_len, raw: block_type == RAW, zero_pages: 0, checksum: header.checksum })
+    FramePeek::Page(PageFrame { len, content_len, raw: block_type == RAW, zero_pages: 0, checksum: header.checksum })
 }
 
-/// The block of a frame from a codec, which becomes the block of an archive's frame.
+/// The only block of a frame that a codec has made. It becomes the block of an archive's frame.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct OneBlock<'a> {
+pub(crate) struct SingleBlock<'a> {
     /// The block with its header.
     pub(crate) block: &'a [u8],
     pub(crate) checksum: Option<[u8; CHECKSUM_LEN]>,
@@ -191,7 +196,7 @@ pub(crate) struct OneBlock<'a> {
 
 /// Returns the block of a frame that has exactly one and holds `content_len` bytes, whatever its header says of that. What a
 /// compressed block holds is not checked.
-pub(crate) fn one_block(frame: &[u8], content_len: usize) -> Option<OneBlock<'_>> {
+pub(crate) fn single_block(frame: &[u8], content_len: usize) -> Option<SingleBlock<'_>> {
     let magic = frame.first_chunk()?;
     let header = FrameHeader::parse(frame, 0).ok().flatten().filter(|header| header.dictionary == 0)?;
     if u32::from_le_bytes(*magic) != ZSTD_MAGIC {
@@ -212,13 +217,13 @@ pub(crate) fn one_block(frame: &[u8], content_len: usize) -> Option<OneBlock<'_>
         COMPRESSED => body.len() == size,
         _ => false,
     };
-    (last && whole).then_some(OneBlock { block, checksum })
+    (last && whole).then_some(SingleBlock { block, checksum })
 }
 
-/// Writes the frame of a page that a codec has compressed to `place`, which has the frame's length.
-pub(crate) fn put_packed(content_len: usize, block: &[u8], checksum: Option<[u8; CHECKSUM_LEN]>, place: &mut [u8]) {
+/// Writes the frame of a page that a codec has compressed to `out`, which has the frame's length.
+pub(crate) fn put_packed(content_len: usize, block: &[u8], checksum: Option<[u8; CHECKSUM_LEN]>, out: &mut [u8]) {
     let (header, header_len) = page_header(content_len, checksum.is_some());
-    let (head, rest) = place.split_at_mut(header_len);
+    let (head, rest) = out.split_at_mut(header_len);
     head.copy_from_slice(&header[..header_len]);
     let (body, tail) = rest.split_at_mut(block.len());
     body.copy_from_slice(block);
@@ -227,10 +232,10 @@ pub(crate) fn put_packed(content_len: usize, block: &[u8], checksum: Option<[u8;
     }
 }
 
-/// Writes a frame with a raw block to `place`, which has the frame's length.
-pub(crate) fn put_raw(content: &[u8], checksum: Option<[u8; CHECKSUM_LEN]>, place: &mut [u8]) {
+/// Writes a frame with a raw block to `out`, which has the frame's length.
+pub(crate) fn put_raw(content: &[u8], checksum: Option<[u8; CHECKSUM_LEN]>, out: &mut [u8]) {
     let (header, header_len) = page_header(content.len(), checksum.is_some());
-    let (head, rest) = place.split_at_mut(header_len);
+    let (head, rest) = out.split_at_mut(header_len);
     head.copy_from_slice(&header[..header_len]);
     let (block, rest) = rest.split_at_mut(BLOCK_HEADER_LEN);
     block.copy_from_slice(&block_header(RAW, content.len(), true));
@@ -243,7 +248,7 @@ pub(crate) fn put_raw(content: &[u8], checksum: Option<[u8; CHECKSUM_LEN]>, plac
 
 /// Returns the length of the frame that [`put_packed`] writes.
 pub(crate) fn packed_frame_len(content_len: usize, block_len: usize, checksum: bool) -> usize {
-    page_header(content_len, checksum).1 + block_len + if checksum { CHECKSUM_LEN } else { 0 }
+    page_header(content_len, checksum).1 + block_len + checksum_len(checksum)
 }
 
 /// Returns the checksum that a frame with this content has: the lower half of its XXH64.

@@ -13,7 +13,7 @@ use crate::stream::input::InputWindow;
 pub(crate) struct Context(Infallible);
 
 impl Context {
-    pub(crate) fn lend() -> trueno_zram_core::Result<Self> {
+    pub(crate) fn acquire() -> trueno_zram_core::Result<Self> {
         Err(unsupported())
     }
 

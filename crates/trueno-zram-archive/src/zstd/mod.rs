@@ -2,7 +2,7 @@
 
 pub(crate) mod constant;
 pub(crate) mod frame;
-pub(crate) mod group;
+pub(crate) mod frame_check;
 #[cfg_attr(not(feature = "zstd"), path = "libzstd_absent.rs")]
 pub(crate) mod libzstd;
 pub(crate) mod seek_table;

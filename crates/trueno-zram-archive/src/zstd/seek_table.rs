@@ -73,7 +73,7 @@ pub(crate) fn len_by_footer(footer: [u8; FOOTER_LEN]) -> Option<u64> {
     known.then_some((HEAD_LEN + FOOTER_LEN) as u64 + frames * entry_len)
 }
 
-/// Returns whether `head` starts a skippable frame of this length in all.
+/// Returns `true` if `head` starts a skippable frame of this length in all.
 pub(crate) fn is_head(head: [u8; HEAD_LEN], len: u64) -> bool {
     let [a, b, c, d, size @ ..] = head;
     u32::from_le_bytes([a, b, c, d]) == SEEK_FRAME_MAGIC && u64::from(u32::from_le_bytes(size)) + HEAD_LEN as u64 == len
@@ -100,7 +100,7 @@ impl ExpectedTable {
         self.frames += 1;
     }
 
-    /// Reads the payload of the seek table, `payload_len` bytes, and returns whether it is this one.
+    /// Reads the payload of the seek table, `payload_len` bytes, and returns `true` if it is this one.
     pub(crate) fn agrees<R: Read>(&self, input: &mut InputWindow<R>, payload_len: u64) -> Result<bool> {
         const WITHIN: &str = "the seek table";
         let expected_len = self.frames.checked_mul(ENTRY_LEN as u64).and_then(|len| len.checked_add(FOOTER_LEN as u64));
@@ -112,14 +112,14 @@ impl ExpectedTable {
         let (mut hash, mut left) = (Xxh64::new(0), payload_len - FOOTER_LEN as u64);
         while left > 0 {
             input.release();
-            input.demand(1, WITHIN)?;
+            input.require(1, WITHIN)?;
             let available = input.available();
             let step = available.len().min(usize::try_from(left).unwrap_or(usize::MAX));
             hash.update(&available[..step]);
             input.consume(step);
             left -= step as u64;
         }
-        let found = input.demand(FOOTER_LEN, WITHIN)? == footer(frames);
+        let found = input.require(FOOTER_LEN, WITHIN)? == footer(frames);
         input.consume(FOOTER_LEN);
         Ok(found && hash.digest() == self.hash.digest())
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use trueno_zram_archive::{BaseRecord, DeltaSummary, Format, WriteOptions};
 use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_io::{
-    ArchiveOpener, Compressed, Discard, Input, Output, OutputOptions, OutputTarget, Warning, Workers,
+    ArchiveOpener, Compressed, Discard, Input, MetadataWarning, Output, OutputOptions, OutputTarget, Workers,
 };
 
 use crate::args::{Global, compression::CompressionArgs};
@@ -144,7 +144,7 @@ fn compress(
         let base = base.for_target(&target);
         let record = base.record.clone();
         let done = engine.compress_delta(input.into_pages(), output, base, options, &progress)?;
-        let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
+        let warn = &mut |warning: MetadataWarning| report::warn(global, &output_name, &warning.to_string());
         done.out.finish_with(Some(&source), warn).map_err(|error| args.files.output_failure(error))?;
         let time = progress.finish_with_timeline(global);
         if rm {
@@ -154,7 +154,7 @@ fn compress(
         return report_delta(global, (&name, &output_name, &target), &record, &done.summary, time, engine);
     }
     let Compressed { out, summary, .. } = engine.compress(input.into_pages(), output, options, &progress)?;
-    let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
+    let warn = &mut |warning: MetadataWarning| report::warn(global, &output_name, &warning.to_string());
     out.finish_with(Some(&source), warn).map_err(|error| args.files.output_failure(error))?;
     let time = progress.finish_with_timeline(global);
     removal.complete()?;

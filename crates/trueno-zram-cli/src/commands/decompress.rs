@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trueno_zram_io::{Input, Output, OutputOptions, OutputTarget, Warning};
+use trueno_zram_io::{Input, MetadataWarning, Output, OutputOptions, OutputTarget};
 
 use crate::args::Global;
 use crate::engine::Engine;
@@ -106,7 +106,7 @@ fn decompress(
     }
     let restored = restore::restore_whole((&input, delta.as_ref()), &mut output, engine, global, &progress)?;
     let output_name = output.name.clone();
-    let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
+    let warn = &mut |warning: MetadataWarning| report::warn(global, &output_name, &warning.to_string());
     output.finish_with(Some(&input.metadata), warn).map_err(|error| args.files.output_failure(error))?;
     let time = progress.finish_with_timeline(global);
     removal.complete()?;
@@ -140,7 +140,7 @@ fn salvage(
 ) -> Result<(), Failure> {
     let (content_len, damage) = restore::salvage(input, &mut output, engine, &progress)?;
     let output_name = output.name.clone();
-    let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
+    let warn = &mut |warning: MetadataWarning| report::warn(global, &output_name, &warning.to_string());
     output.finish_with(Some(&input.metadata), warn)?;
     progress.finish();
     if damage.is_empty() {

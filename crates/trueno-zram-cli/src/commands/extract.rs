@@ -137,7 +137,7 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> 
     let start = Instant::now();
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
-    let input = Input::open_at_once(path)?;
+    let input = Input::open_nonblocking(path)?;
     let delta = args.bases.open_delta(path, &input)?;
     if let Some(chain) = &delta {
         NeededFiles::of_base(chain.bases()).check_target(target, global)?;

@@ -110,7 +110,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 fn flatten(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> Result<(), Failure> {
     let mut engine = Engine::compressing(global, args.compression)?;
     report::say_engine(global, &engine);
-    let input = Input::open_at_once(path)?;
+    let input = Input::open_nonblocking(path)?;
     let name = input.name.clone();
     let chain = args.bases.open_delta(path, &input)?;
     let chain = chain.ok_or_else(|| Failure::at(&name, "it is not a delta, as `compress --base` makes them"))?;

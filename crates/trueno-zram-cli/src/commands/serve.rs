@@ -323,7 +323,7 @@ fn store_options(args: &Args, size_bytes: u64) -> StoreOptions {
 }
 
 fn load(store: &Arc<Store>, path: &Path, global: &Global) -> Result<(), Failure> {
-    let input = Input::open_at_once(path)?;
+    let input = Input::open_nonblocking(path)?;
     let file = input.file().try_clone().map_err(|error| Failure::io(&input.name, &error))?;
     let pool = build_pool(global.threads()).map_err(|error| Failure::at("worker threads", error))?;
     let codec = CpuBatchCompressor::with_pool(Algorithm::Lz4, InstructionSet::detect(), pool);

@@ -12,7 +12,7 @@ use trueno_zram_archive::address_map::{self, AddressMap, Consistency, PageState}
 use trueno_zram_archive::process_state::{self as state_section, ProcessState};
 use trueno_zram_archive::{DeltaSummary, Format, WriteOptions, WriteSummary};
 use trueno_zram_core::{PAGE_SIZE, Page, PageStats};
-use trueno_zram_io::{ArchiveOutput, Base, Claim, ClaimedRange, Output, OutputOptions, PageSource, Spool};
+use trueno_zram_io::{ArchiveOutput, Claim, ClaimedRange, DeltaBase, Output, OutputOptions, PageSource, Spool};
 
 use crate::args::{Global, compression::CompressionArgs, parse_whole};
 use crate::engine::Engine;
@@ -229,7 +229,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 /// Compresses a snapshot into an archive, or into a delta.
 struct Compressing<'a> {
     engine: &'a mut Engine,
-    base: Option<Base<'a>>,
+    base: Option<DeltaBase<'a>>,
     options: WriteOptions,
     timeline: &'a Stages,
 }

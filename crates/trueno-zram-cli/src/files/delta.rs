@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use trueno_zram_archive::{BaseRecord, Delta, DeltaSummary, Error, HashCheck, OriginCounts, PageHashes};
-use trueno_zram_io::{ArchiveChain, ArchiveOpener, Base, Discard, Input, MappedFile, OutputTarget, Workers};
+use trueno_zram_io::{ArchiveChain, ArchiveOpener, DeltaBase, Discard, Input, MappedFile, OutputTarget, Workers};
 
 use crate::args::{Backend, Global};
 use crate::engine::Engine;
@@ -152,9 +152,9 @@ impl OpenBase {
     }
 
     /// Returns the base of a delta at `target`.
-    pub(crate) fn for_target(&self, target: &OutputTarget) -> Base<'_> {
+    pub(crate) fn for_target(&self, target: &OutputTarget) -> DeltaBase<'_> {
         let path = recorded_path(&self.path, target).as_os_str().as_bytes().to_vec();
-        Base { record: BaseRecord { path, ..self.record.clone() }, hashes: &self.hashes }
+        DeltaBase { record: BaseRecord { path, ..self.record.clone() }, hashes: &self.hashes }
     }
 }
 

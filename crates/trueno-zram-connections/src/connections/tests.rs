@@ -9,16 +9,16 @@ use super::*;
 
 /// A client, and a thread that serves it: it establishes the connection at the first byte, and leaves at the end.
 fn serve(connections: &Arc<Connections<UnixStream>>, ours: UnixStream) -> Result<(), UnixStream> {
-    let place = connections.admit(ours)?;
+    let admitted = connections.admit(ours)?;
     thread::spawn(move || {
         let mut byte = [0];
-        while (&*place.connection).read(&mut byte).is_ok_and(|read| read > 0) {
-            let answer = match place.establish() {
+        while (&*admitted.connection).read(&mut byte).is_ok_and(|read| read > 0) {
+            let answer = match admitted.establish() {
                 Ok(()) => b"+",
                 Err(EstablishError::Full) => b"-",
                 Err(EstablishError::Displaced) => return,
             };
-            if std::io::Write::write_all(&mut &*place.connection, answer).is_err() {
+            if std::io::Write::write_all(&mut &*admitted.connection, answer).is_err() {
                 return;
             }
         }
@@ -62,8 +62,8 @@ fn the_oldest_new_connection_is_displaced_and_established_ones_stay() {
     drop(third);
     let (ours, theirs) = UnixStream::pair().unwrap();
     // It waits until the place is free, however long its thread takes.
-    let place = connections.admit_or_wait(ours).unwrap();
-    assert_eq!(place.establish(), Ok(()));
+    let admitted = connections.admit_or_wait(ours).unwrap();
+    assert_eq!(admitted.establish(), Ok(()));
     drop(theirs);
 }
 

@@ -14,13 +14,13 @@ use crate::files::regular_file::{FileId, open_regular_file};
 
 /// Opens archives and deltas by their path, and finds the bases of deltas.
 ///
-/// A base is looked for among the files that the caller names, then where it was when the delta was made, then beside the
-/// delta; for a symbolic link to a delta, beside the delta itself first, then beside the link. Only a regular file with the
-/// identity that the delta states will do.
+/// A base is looked for among the files that the caller names, then at the path that the delta records, then in the folder of
+/// the delta. If the delta is opened by a symbolic link, its own folder comes first, then that of the link. Only a regular file
+/// with the identity that the delta records is accepted.
 ///
 /// If a file is changed in place while it is open, all reads of it fail from then on, with [`FileChanged`] as the
-/// source of [`Error::Read`]. Changes are seen by the file's length and the time of its last change. Renaming another file
-/// to its place, or removing it, changes nothing.
+/// source of [`Error::Read`]. Changes are seen by the file's length and the time of its last change. Replacing the file by
+/// renaming another one, or removing it, does no harm.
 ///
 /// [`FileChanged`]: crate::FileChanged
 ///
@@ -39,7 +39,7 @@ pub struct ArchiveOpener {
 }
 
 impl ArchiveOpener {
-    /// Creates an opener that looks for bases where deltas say.
+    /// Creates an opener that looks for bases at the paths that deltas record.
     ///
     /// ```
     /// let opener = trueno_zram_io::ArchiveOpener::new();
@@ -165,32 +165,32 @@ impl ArchiveOpener {
 
     /// Opens the file that is the base of a delta. Returns its path as well.
     fn find_base(&self, base: &BaseRecord, delta: &Path) -> Result<(File, PathBuf)> {
-        let mut found = Vec::new();
-        for path in self.places(base, delta) {
-            match candidate(&path, base) {
+        let mut tried = Vec::new();
+        for path in self.candidate_paths(base, delta) {
+            match open_if_base(&path, base) {
                 Ok(file) => return Ok((file, path)),
-                Err(why) => found.push(format!("{}: {why}", path.display())),
+                Err(why) => tried.push(format!("{}: {why}", path.display())),
             }
         }
-        Err(base_error(base, format!("not found ({})", found.join("; "))))
+        Err(base_error(base, format!("not found ({})", tried.join("; "))))
     }
 
-    /// Returns the places where a base may be, without repetition.
-    fn places(&self, base: &BaseRecord, delta: &Path) -> Vec<PathBuf> {
+    /// Returns the paths that a base may have, without repetition.
+    fn candidate_paths(&self, base: &BaseRecord, delta: &Path) -> Vec<PathBuf> {
         let path = Path::new(std::ffi::OsStr::from_bytes(&base.path));
-        let mut places = self.bases.clone();
+        let mut paths = self.bases.clone();
         for folder in folders_of(delta) {
-            places.push(folder.join(path));
-            places.extend(path.file_name().map(|name| folder.join(name)));
+            paths.push(folder.join(path));
+            paths.extend(path.file_name().map(|name| folder.join(name)));
         }
         let mut seen = Vec::new();
-        places.retain(|place| {
-            !seen.contains(place) && {
-                seen.push(place.clone());
+        paths.retain(|path| {
+            !seen.contains(path) && {
+                seen.push(path.clone());
                 true
             }
         });
-        places
+        paths
     }
 
     fn load(&self, mut file: File) -> io::Result<Arc<dyn ReadAt>> {
@@ -205,6 +205,17 @@ impl ArchiveOpener {
 }
 
 /// An archive or a delta that was opened by its path, and the files that it is read from.
+///
+/// ```
+/// use trueno_zram_archive::{WriteOptions, compress};
+/// use trueno_zram_io::ArchiveOpener;
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("image.lz4");
+/// compress(&[7; 4096][..], std::fs::File::create(&path)?, &WriteOptions::default())?;
+/// let chain = ArchiveOpener::new().open_chain(&path)?.expect("it has an index");
+/// assert_eq!((&chain.files[0].path, chain.bases().len()), (&path, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct ArchiveChain {
     /// The archive.
@@ -254,12 +265,12 @@ fn folders_of(delta: &Path) -> Vec<PathBuf> {
 ///
 /// # Errors
 /// The reason why it is not.
-fn candidate(path: &Path, base: &BaseRecord) -> std::result::Result<File, String> {
+fn open_if_base(path: &Path, base: &BaseRecord) -> std::result::Result<File, String> {
     let file = open_regular_file(path).map_err(|error| match error {
-        Error::Read { source, .. } => text(&source),
+        Error::Read { source, .. } => reason_of(&source),
         error => error.to_string(),
     })?;
-    let copy = file.try_clone().map_err(|error| text(&error))?;
+    let copy = file.try_clone().map_err(|error| reason_of(&error))?;
     match ArchiveIdentity::read(Arc::new(copy)) {
         Ok(Some(identity)) if identity == base.identity => Ok(file),
         Ok(Some(_)) => Err("another archive than the one that the delta was made from".to_owned()),
@@ -273,7 +284,7 @@ fn base_error(base: impl Display, reason: impl Display) -> Error {
 }
 
 /// Returns a short text for a file that does not exist, and the system's text for other errors.
-fn text(error: &io::Error) -> String {
+fn reason_of(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "no such file".to_owned(),
         _ => error.to_string(),

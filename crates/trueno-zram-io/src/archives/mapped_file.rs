@@ -16,14 +16,14 @@ use trueno_zram_archive::ReadAt;
 use crate::files::file_system;
 use crate::mapping::guarded_mapping::GuardedMapping;
 
-/// The longest read that is a copy: a block. Longer ones are of whole groups, which nobody has read before: `pread` reads them from
-/// the disk in one piece, and a mapping page by page.
+/// The longest read that is a copy: a block. Longer reads are of whole groups, which are rarely in memory yet: `pread` reads
+/// them from the disk in one piece, and a mapping page by page.
 const MAX_COPY_BYTES: usize = 8 << 10;
 
 /// A file whose small reads are copies from a mapping of it.
 ///
 /// A read has the same result as one of the [`File`] itself, also after the file was cut, grown or rewritten. One
-/// exception: behind the end of a cut file, the rest of its last page may hold what another process stored there
+/// exception: past the end of a truncated file, the rest of its last page may hold what another process stored there
 /// through a mapping. If the file cannot be mapped, reads are system calls.
 ///
 /// ```
@@ -47,7 +47,7 @@ pub struct MappedFile {
 }
 
 impl MappedFile {
-    /// Maps a file, as long as it is now. This only takes addresses: pages become part of the mapping when they are
+    /// Maps a file with its present length. This only reserves addresses: pages become part of the mapping when they are
     /// read.
     #[must_use]
     pub fn new(file: File) -> Self {

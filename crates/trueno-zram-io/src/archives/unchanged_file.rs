@@ -1,4 +1,4 @@
-//! A file that is read only as long as it is the one that was opened.
+//! A file whose reads fail once its content was changed.
 //!
 //! Each block of an archive has its own checksum, and nothing ties a block to its archive. If another archive is written
 //! over an open one, its blocks are intact where the index expects blocks of the same length.
@@ -30,8 +30,8 @@ pub struct FileChanged {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileStamp {
     len_bytes: u64,
-    /// Seconds and nanoseconds. Not the time of the last change of status: it is another one also if the file is renamed
-    /// or removed, which does no harm.
+    /// Seconds and nanoseconds. Not the time of the last status change (`ctime`), which also changes if the file is renamed
+    /// or removed.
     modified: (i64, i64),
 }
 
@@ -41,7 +41,7 @@ impl FileStamp {
             .map(|metadata| Self { len_bytes: metadata.len(), modified: (metadata.mtime(), metadata.mtime_nsec()) })
     }
 
-    /// Compares the file with what it was.
+    /// Checks that the file still has this stamp.
     ///
     /// # Errors
     /// [`FileChanged`], and those of the operating system.
@@ -55,21 +55,21 @@ impl FileStamp {
     }
 }
 
-/// A file whose reads fail, all of them, from the moment that its content was changed.
+/// A file whose reads all fail once its content was changed.
 ///
-/// The kernel sets the time before the first new byte is there. So it is looked at after each read, which takes
-/// about half a microsecond. For a whole group that is nothing.
+/// The kernel sets the time before it stores the first new byte. So the time is checked after each read, which takes about half
+/// a microsecond: little beside the read of a group.
 pub(crate) struct UnchangedFile {
     /// The same file as `reads`.
     file: File,
     stamp: FileStamp,
     reads: Arc<dyn ReadAt>,
-    /// Times can be set back.
+    /// A change was found. It is kept, since times can be set back.
     has_changed: AtomicBool,
 }
 
 impl UnchangedFile {
-    /// Reads a file by what `read_with` makes of it.
+    /// Reads a file through the reader that `read_with` returns.
     pub(crate) fn new(file: File, read_with: impl FnOnce(File) -> Arc<dyn ReadAt>) -> io::Result<Self> {
         let stamp = FileStamp::of(&file)?;
         let reads = read_with(file.try_clone()?);

@@ -1,9 +1,9 @@
 //! A source of pages into a delta: lanes that read, hash, and compress what the base does not have.
 //!
-//! A lane takes some pages, hashes them, and looks the hashes up. Pages that cannot change meanwhile are hashed in the
-//! page cache; others are read first, a few at a time, so that they are hashed from the core's cache. Only new pages
-//! are compressed. The writer then takes the parts of all lanes in order and leaves out copies. Little is written, so
-//! one thread at a time writes it.
+//! A lane takes some pages, hashes them, and looks the hashes up in the base. Pages that cannot change meanwhile are hashed in
+//! the page cache; others are read first, a few at a time, so that they are hashed from the core's cache. Only new pages are
+//! compressed. The writer then takes the parts of all lanes in order and stores equal pages once. Little is written, so one
+//! thread at a time writes it.
 
 use std::io::BufWriter;
 use std::marker::PhantomData;
@@ -13,7 +13,7 @@ use trueno_zram_archive::{
 };
 use trueno_zram_core::{AlignedPages, PAGE_SIZE, Page, PageCodec, is_zero};
 
-use super::claims::{Claimed, PageClaims};
+use super::numbered_source::{NumberedSource, UnitContent};
 use crate::error::{Error, Operation};
 use crate::input::page_source::{ClaimedRange, PageSource};
 use crate::output::ArchiveOutput;
@@ -26,43 +26,35 @@ use crate::workers::{Observer, Workers};
 /// 0.42.
 const READ_PAGES: usize = 256;
 
-/// The most pages that a lane takes at a time. Giving mapped pages back interrupts the other cores, each time.
+/// The most pages that a lane takes at a time. Unmapping pages interrupts the other cores, each time.
 const MAX_LANE_PAGES: usize = 1024;
 
-/// Parts of a source that each lane takes at least, if that leaves [`READ_PAGES`] for each: lanes end at about the same
+/// The least number of parts that each lane takes, if that leaves [`READ_PAGES`] for each: lanes end at about the same
 /// time.
 const PARTS_PER_LANE: u64 = 16;
 
-/// Parts beyond one per lane, which wait for their turn.
-const WAITING_PER_LANE: usize = 4;
+/// Parts in memory beyond one per lane, which wait for those before them.
+const QUEUED_PER_LANE: usize = 4;
 
 /// Bytes of blocks that are written at a time. Most parts have a few pages that are new, or none; the blocks of others
 /// are written without a copy.
 const WRITE_BYTES: usize = 64 << 10;
 
-/// The archive that a delta is made from.
+/// The archive that a delta is made from. [`compress_delta`] has an example.
 #[derive(Clone, Debug)]
-pub struct Base<'a> {
+pub struct DeltaBase<'a> {
     /// The identity and the path that the delta states.
     pub record: BaseRecord,
     /// The hashes of its pages.
     pub hashes: &'a PageHashes,
 }
 
-/// Options of a delta: its base, and those of any archive.
-///
-/// ```no_run
-/// # fn options(base: trueno_zram_io::Base<'_>) -> trueno_zram_io::DeltaOptions<'_> {
-/// use trueno_zram_archive::WriteOptions;
-/// use trueno_zram_io::DeltaOptions;
-/// DeltaOptions::new(base).with_write_options(WriteOptions::default().with_content_checksum(true))
-/// # }
-/// ```
+/// Options of a delta: its base, and those of any archive. [`compress_delta`] has an example.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeltaOptions<'a> {
     /// The archive that the delta is made from.
-    pub base: Base<'a>,
+    pub base: DeltaBase<'a>,
     /// Options of the blocks.
     pub write: WriteOptions,
 }
@@ -70,7 +62,7 @@ pub struct DeltaOptions<'a> {
 impl<'a> DeltaOptions<'a> {
     /// Makes a delta from this base, with the default [`WriteOptions`].
     #[must_use]
-    pub fn new(base: Base<'a>) -> Self {
+    pub fn new(base: DeltaBase<'a>) -> Self {
         Self { base, write: WriteOptions::default() }
     }
 
@@ -92,11 +84,33 @@ pub struct CompressedDelta<S, W> {
     pub summary: DeltaSummary,
 }
 
-/// Writes the delta, in pieces of [`WRITE_BYTES`].
+/// A writer that buffers [`WRITE_BYTES`].
 type BufferedDeltaWriter<W> = DeltaWriter<BufWriter<W>>;
 
 /// Compresses the pages of `source` that the base does not have into a delta, which is written to `out`. There is a lane per
 /// codec, on the threads of the pool.
+///
+/// ```
+/// use std::sync::Arc;
+/// use trueno_zram_archive::{PageArchive, PageHashes, WriteOptions};
+/// use trueno_zram_core::PageCodec;
+/// use trueno_zram_io::{DeltaBase, DeltaOptions, Input, Workers, compress_delta};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("image");
+/// let mut monday = Vec::new();
+/// trueno_zram_archive::compress(&[7; 100 * 4096][..], &mut monday, &WriteOptions::default())?;
+/// let monday = PageArchive::standard(Arc::new(monday))?.expect("it has an index");
+/// let base = DeltaBase { record: monday.record(b"monday.lz4")?, hashes: &PageHashes::compute(&monday)? };
+///
+/// std::fs::write(&path, [[7; 99 * 4096].as_slice(), &[8; 4096]].concat())?;
+/// let source = Input::open(&path)?.into_pages();
+/// let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build()?;
+/// let (mut codecs, options) = ([PageCodec::default()], DeltaOptions::new(base));
+/// let tuesday = compress_delta(source, Vec::new(), options, &mut codecs, Workers::new(&pool))?;
+/// assert_eq!((tuesday.summary.base_pages, tuesday.summary.stored_pages), (99, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// Those of the source; [`Error::Io`] and [`Error::Archive`] for the output; [`Error::Codec`].
@@ -110,7 +124,7 @@ pub fn compress_delta<S: PageSource, W: ArchiveOutput>(
     codecs: &mut [PageCodec],
     workers: Workers<'_>,
 ) -> Result<CompressedDelta<S, W>, S::Error> {
-    let DeltaOptions { base: Base { record, hashes }, write } = options;
+    let DeltaOptions { base: DeltaBase { record, hashes }, write } = options;
     let (out_name, observer) = (out.name().to_owned(), workers.observer);
     let out_name = out_name.as_str();
     let out = BufWriter::with_capacity(WRITE_BYTES, out);
@@ -118,11 +132,11 @@ pub fn compress_delta<S: PageSource, W: ArchiveOutput>(
     let lanes = codecs.len().min(workers.threads()).max(1);
     let lane_pages = lane_pages(source.len_bytes(), lanes);
     let work = CompressDelta { shape: writer.block_shape(), out_name, observer, delta: PhantomData };
-    let max_units = lanes * (1 + WAITING_PER_LANE);
-    let pipeline = Pipeline::new(work, PageClaims::new(source), (writer, 0), max_units, observer);
+    let max_units = lanes * (1 + QUEUED_PER_LANE);
+    let pipeline = Pipeline::new(work, NumberedSource::new(source), (writer, 0), max_units, observer);
     let lane = |codec| {
         let lookup = BaseLookup { zeros: Vec::new(), hashes: Vec::new(), finder: hashes.finder(), codec };
-        DeltaLane { room: AlignedPages::new(lane_pages), lookup }
+        DeltaLane { buffer: AlignedPages::new(lane_pages), lookup }
     };
     pipeline.run_on(workers.pool, codecs.iter_mut().take(lanes).map(lane));
     let done = pipeline.finish()?;
@@ -136,7 +150,7 @@ pub fn compress_delta<S: PageSource, W: ArchiveOutput>(
     Ok(CompressedDelta { source, out, summary })
 }
 
-/// Pages into the parts of a delta.
+/// Compresses pages into the parts of a delta.
 struct CompressDelta<'a, S, W> {
     shape: BlockShape,
     out_name: &'a str,
@@ -148,45 +162,45 @@ struct CompressDelta<'a, S, W> {
 struct DeltaUnit {
     part: DeltaPart,
     first_page: u64,
-    claimed: Claimed,
+    content: UnitContent,
     content_len: u64,
 }
 
 impl<'a, S: PageSource, W: ArchiveOutput> Work for CompressDelta<'a, S, W> {
-    type Source = PageClaims<S>;
+    type Source = NumberedSource<S>;
     type Unit = DeltaUnit;
     type Lane = DeltaLane<'a>;
     type Ordered = (BufferedDeltaWriter<W>, u64);
     type Error = S::Error;
 
     fn unit(&self) -> DeltaUnit {
-        DeltaUnit { part: DeltaPart::new(), first_page: 0, claimed: Claimed::Bytes(0), content_len: 0 }
+        DeltaUnit { part: DeltaPart::new(), first_page: 0, content: UnitContent::Bytes(0), content_len: 0 }
     }
 
     fn claim(
         &self,
-        source: &mut PageClaims<S>,
+        source: &mut NumberedSource<S>,
         lane: &mut DeltaLane<'a>,
         unit: &mut DeltaUnit,
     ) -> Result<bool, S::Error> {
-        let Some((first_page, claimed)) = source.claim(&mut lane.room)? else { return Ok(false) };
-        (unit.first_page, unit.claimed) = (first_page, claimed);
+        let Some((first_page, content)) = source.claim(&mut lane.buffer)? else { return Ok(false) };
+        (unit.first_page, unit.content) = (first_page, content);
         Ok(true)
     }
 
     fn run(&self, lane: &mut DeltaLane<'a>, unit: &mut DeltaUnit) -> Result<(), S::Error> {
-        let DeltaUnit { part, first_page, claimed, content_len } = unit;
+        let DeltaUnit { part, first_page, content, content_len } = unit;
         part.start(self.shape);
-        *content_len = match claimed {
-            Claimed::Zeros(pages) => {
+        *content_len = match content {
+            UnitContent::Zeros(pages) => {
                 part.push_zeros(*pages);
                 *pages * PAGE_SIZE as u64
             }
-            Claimed::Bytes(len_bytes) => {
-                self.add(filled_up(&mut lane.room, *len_bytes), *first_page, &mut lane.lookup, part)?;
+            UnitContent::Bytes(len_bytes) => {
+                self.add(zero_padded(&mut lane.buffer, *len_bytes), *first_page, &mut lane.lookup, part)?;
                 *len_bytes as u64
             }
-            Claimed::Range(range) => {
+            UnitContent::Range(range) => {
                 if let Some(added) = range.borrow(|pages| self.add(pages, *first_page, &mut lane.lookup, part)) {
                     added?;
                 } else {
@@ -218,7 +232,7 @@ impl<'a, S: PageSource, W: ArchiveOutput> Work for CompressDelta<'a, S, W> {
 }
 
 impl<S, W> CompressDelta<'_, S, W> {
-    /// Fills a part with a range that is read, a few pages at a time.
+    /// Reads a range a few pages at a time, and adds its pages to a part.
     fn read(
         &self,
         range: &ClaimedRange,
@@ -229,14 +243,14 @@ impl<S, W> CompressDelta<'_, S, W> {
         for first in (0..range.len_bytes().div_ceil(PAGE_SIZE)).step_by(READ_PAGES) {
             let skipped = first * PAGE_SIZE;
             let now = (range.len_bytes() - skipped).min(READ_PAGES * PAGE_SIZE);
-            let bytes = &mut lane.room.as_flattened_mut()[..now];
+            let bytes = &mut lane.buffer.as_flattened_mut()[..now];
             timed(self.observer, Stage::Read, || range.read_part(skipped, bytes))?;
-            self.add(filled_up(&mut lane.room, now), first_page + first as u64, &mut lane.lookup, part)?;
+            self.add(zero_padded(&mut lane.buffer, now), first_page + first as u64, &mut lane.lookup, part)?;
         }
         Ok(())
     }
 
-    /// Finds out which pages the base has, and adds them and the others to a part.
+    /// Looks pages up in the base, and adds them to a part.
     fn add(&self, pages: &[Page], first: u64, lookup: &mut BaseLookup<'_>, part: &mut DeltaPart) -> Result<(), Error> {
         timed(self.observer, Stage::Hash, || lookup.hash(pages));
         timed(self.observer, Stage::Compress, || lookup.add(pages, first, part, self.out_name))
@@ -251,17 +265,17 @@ fn lane_pages(source_bytes: Option<u64>, lanes: usize) -> usize {
     usize::try_from(share).unwrap_or(usize::MAX).clamp(READ_PAGES, MAX_LANE_PAGES)
 }
 
-/// The pages that hold this many bytes, from the start of the room. A shorter last one is filled up with zeros.
-fn filled_up(room: &mut AlignedPages, len_bytes: usize) -> &[Page] {
-    let pages = &mut room[..len_bytes.div_ceil(PAGE_SIZE)];
+/// Returns the first pages of the buffer, which hold this many bytes. A shorter last page is padded with zeros.
+fn zero_padded(buffer: &mut AlignedPages, len_bytes: usize) -> &[Page] {
+    let pages = &mut buffer[..len_bytes.div_ceil(PAGE_SIZE)];
     pages.as_flattened_mut()[len_bytes..].fill(0);
     pages
 }
 
-/// The things that a lane has for itself.
+/// The state of a lane.
 struct DeltaLane<'a> {
     /// Pages that are read.
-    room: AlignedPages,
+    buffer: AlignedPages,
     lookup: BaseLookup<'a>,
 }
 
@@ -289,7 +303,7 @@ impl BaseLookup<'_> {
         PageHash::of_pages(pages.iter().filter(is_hashed), hashes);
     }
 
-    /// Adds pages that were hashed.
+    /// Adds pages that [`hash`](Self::hash) has hashed.
     fn add(&mut self, pages: &[Page], first: u64, part: &mut DeltaPart, out_name: &str) -> Result<(), Error> {
         let (mut out, mut hashes) = ([0; PAGE_SIZE], self.hashes.iter());
         for ((number, page), is_zero) in (first..).zip(pages).zip(&self.zeros) {

@@ -2,12 +2,11 @@
 
 use std::sync::Mutex;
 
-use trueno_zram_archive::WriteOptions;
 use trueno_zram_core::gpu::{BatchDevice, CompressedSlot, GpuBatchCompressor, Interpreter, PageSlot, PageStream};
 use trueno_zram_core::{BatchCodec, PAGE_SIZE, Page, PageCodec};
 
-use super::claims::{Claimed, PageClaims};
-use super::{BlockUnit, Compress, Compressed, finish, pipeline_of};
+use super::numbered_source::{NumberedSource, UnitContent};
+use super::{BlockUnit, Compress, Compressed, Job, LanePlan, finish};
 use crate::error::Error;
 use crate::input::page_source::PageSource;
 use crate::output::ArchiveOutput;
@@ -16,12 +15,11 @@ use crate::pipeline::gpu_lane::{GpuLane, SharedSlots, SlotWork, Slots};
 use crate::pipeline::held_slots::HeldSlots;
 use crate::pipeline::in_order::lock;
 use crate::pipeline::timeline::{Stage, timed};
-use crate::workers::Workers;
 
-/// Pages that a lane beside a GPU takes at a time, before it looks at the GPU again.
+/// Pages that a lane compresses itself before it checks the GPU again.
 const HELP_PAGES: usize = 16;
 
-/// A GPU, or the interpreter in its place.
+/// A GPU, or the interpreter of its kernels.
 #[derive(Debug)]
 pub enum Gpu<'a> {
     /// A GPU.
@@ -42,33 +40,26 @@ impl Gpu<'_> {
 
 /// Like [`compress`](super::compress), with a GPU.
 pub(super) fn compress<S: PageSource, W: ArchiveOutput>(
-    source: S,
-    out: W,
-    options: WriteOptions,
+    job: Job<'_, S, W>,
     gpu: Gpu<'_>,
     helpers: &mut [PageCodec],
-    workers: Workers<'_>,
 ) -> Result<Compressed<S, W>, S::Error> {
     match gpu {
-        Gpu::Cuda(gpu) => compress_on(source, out, options, gpu, helpers, workers),
-        Gpu::Interpreter(gpu) => compress_on(source, out, options, gpu, helpers, workers),
+        Gpu::Cuda(gpu) => compress_on(job, gpu, helpers),
+        Gpu::Interpreter(gpu) => compress_on(job, gpu, helpers),
     }
 }
 
 fn compress_on<S: PageSource, W: ArchiveOutput, D: BatchDevice>(
-    source: S,
-    out: W,
-    options: WriteOptions,
+    job: Job<'_, S, W>,
     gpu: &mut GpuBatchCompressor<D>,
     helpers: &mut [PageCodec],
-    workers: Workers<'_>,
 ) -> Result<Compressed<S, W>, S::Error> {
     let stream = gpu.compress_stream().map_err(Error::Codec)?;
     let slots = Mutex::new(Slots::new(stream.max_slots()));
-    let held = GpuSlots { slots: &slots, keeps_pages: options.content_checksum };
-    let lanes = workers.threads();
-    let (work, archive) = Compress::new(out, options, lanes, HELP_PAGES, held, workers.observer)?;
-    let pipeline = pipeline_of(source, work, archive, options, usize::MAX);
+    let held = GpuSlots { slots: &slots, keeps_pages: job.options.content_checksum };
+    let lanes = job.workers.threads();
+    let pipeline = job.into_pipeline(LanePlan { lanes, unit_pages: HELP_PAGES, max_units: usize::MAX }, held)?;
     let mut helpers = helpers.iter_mut();
     GpuLane::run(&pipeline, &stream, &slots, (0..lanes).map(|_| helpers.next()).collect())?;
     finish(pipeline)
@@ -89,7 +80,7 @@ impl<D: BatchDevice> HeldSlots for GpuSlots<'_, D> {
     }
 
     fn release(&self, done: CompressedSlot<D>) {
-        lock(self.slots).put_free(done.into_slot());
+        lock(self.slots).release(done.into_slot());
     }
 }
 
@@ -99,21 +90,21 @@ impl<S: PageSource, W: ArchiveOutput, D: BatchDevice> SlotWork for Compress<'_, 
 
     fn claim_for(
         &self,
-        source: &mut PageClaims<S>,
+        source: &mut NumberedSource<S>,
         slot: &mut PageSlot<D>,
         unit: &mut BlockUnit<CompressedSlot<D>>,
     ) -> Result<bool, S::Error> {
-        let claimed = source.claim(slot.pages_mut())?;
-        Ok(unit.set(claimed))
+        let content = source.claim(slot.pages_mut())?;
+        Ok(unit.set(content))
     }
 
-    /// Reads whole pages into the slot. The bytes behind them stay with the unit.
+    /// Reads whole pages into the slot. The bytes after them stay with the unit.
     fn fill(&self, unit: &mut BlockUnit<CompressedSlot<D>>, slot: &mut PageSlot<D>) -> Result<bool, S::Error> {
-        unit.claimed.read(slot.pages_mut(), self.observer)?;
-        let Claimed::Bytes(len_bytes) = unit.claimed else { return Ok(false) };
+        unit.content.read(slot.pages_mut(), self.observer)?;
+        let UnitContent::Bytes(len_bytes) = unit.content else { return Ok(false) };
         let (pages, tail) = slot.pages_mut().as_flattened()[..len_bytes].as_chunks::<PAGE_SIZE>();
-        unit.room.as_flattened_mut()[..tail.len()].copy_from_slice(tail);
-        unit.claimed = Claimed::Bytes(tail.len());
+        unit.buffer.as_flattened_mut()[..tail.len()].copy_from_slice(tail);
+        unit.content = UnitContent::Bytes(tail.len());
         let pages = pages.len();
         slot.set_len(pages);
         Ok(pages > 0)
@@ -121,13 +112,13 @@ impl<S: PageSource, W: ArchiveOutput, D: BatchDevice> SlotWork for Compress<'_, 
 
     /// Assembles blocks from a result.
     fn collect(&self, unit: &mut BlockUnit<CompressedSlot<D>>, done: CompressedSlot<D>) -> Result<(), S::Error> {
-        let BlockUnit { first_page, room, claimed, blocks, .. } = unit;
-        let Claimed::Bytes(tail_bytes) = *claimed else { unreachable!("a slot was filled") };
+        let BlockUnit { first_page, buffer, content, blocks, .. } = unit;
+        let UnitContent::Bytes(tail_bytes) = *content else { unreachable!("a slot was filled") };
         let assembled = timed(self.observer, Stage::GpuSlots, || {
             blocks.start(*first_page, self.shape);
             done.iter().zip(done.pages()).try_for_each(|(page, plain)| blocks.push_of(page, plain))?;
             blocks.hash_pages(done.pages());
-            blocks.push_tail(&room.as_flattened()[..tail_bytes])?;
+            blocks.push_tail(&buffer.as_flattened()[..tail_bytes])?;
             blocks.finish();
             Ok(())
         });

@@ -3,13 +3,11 @@
 use std::convert::Infallible;
 use std::marker::PhantomData;
 
-use trueno_zram_archive::WriteOptions;
 use trueno_zram_core::{BatchCodec, PageCodec};
 
-use super::Compressed;
+use super::{Compressed, Job};
 use crate::input::page_source::PageSource;
 use crate::output::ArchiveOutput;
-use crate::workers::Workers;
 
 /// A GPU. None exists in builds without the feature `gpu`.
 #[derive(Debug)]
@@ -26,12 +24,9 @@ impl Gpu<'_> {
 }
 
 pub(super) fn compress<S: PageSource, W: ArchiveOutput>(
-    _source: S,
-    _out: W,
-    _options: WriteOptions,
+    _job: Job<'_, S, W>,
     gpu: Gpu<'_>,
     _helpers: &mut [PageCodec],
-    _workers: Workers<'_>,
 ) -> Result<Compressed<S, W>, S::Error> {
     gpu.never()
 }

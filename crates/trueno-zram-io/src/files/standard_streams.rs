@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, major, minor};
 use rustix::io::fcntl_getfd;
 
-use crate::output::written::check_written;
+use crate::output::write_errors::check_written;
 
 /// Device numbers of `/dev/null` on Linux.
 const NULL_DEVICE: (u32, u32) = (1, 3);
@@ -44,7 +44,7 @@ extern "C" fn note_closed() {
 /// Returns `true` if a standard stream was closed when the process started, and nothing else was put in its place since.
 ///
 /// Rust's runtime opens `/dev/null` in place of descriptors 0 to 2 that are closed, so that data would be lost, or an empty
-/// input be found, silently. `/dev/null` that the process was started with is not closed: somebody chose it.
+/// input be found, silently. If the process was started with `/dev/null`, that was a choice, and the stream is not closed.
 ///
 /// ```
 /// if trueno_zram_io::was_closed_at_start(std::io::stdout()) {

@@ -2,14 +2,14 @@
 //!
 //! - Only the owner may connect, with any umask. `bind` gives the file the permissions that the socket has, less the
 //!   umask, so there is no moment at which others may.
-//! - Nothing is replaced but a socket that a dead server left behind. One that is in use stays, and so does any other file.
+//! - Only a socket that a dead server left behind is replaced. A socket in use stays, and so does any other file.
 //! - Of several servers that find the same dead socket, one gets the path: each holds a lock on the folder while it looks at
 //!   the socket, removes it and binds its own.
 //! - A server that ends, also by a signal, removes the path only if its own socket is still there. Its listener is open until
 //!   then, so the number of its file cannot have been reused.
 //!
-//! Somebody who removes the path by hand and starts another program there, between two system calls of a server that replaces
-//! the same dead socket, can still lose the new one.
+//! One race remains: if the path is removed by hand, and another program binds it between two system calls of a server that
+//! replaces the same dead socket, the other program's socket is removed.
 
 use std::fs;
 use std::io;
@@ -131,7 +131,7 @@ impl UnixSocket {
         &self.listener
     }
 
-    /// Gives the owner what the umask has taken. Nobody else may do more before than after.
+    /// Restores the owner's permissions that the umask has removed. No other user gets more.
     fn give_owner_access(&self) -> io::Result<()> {
         let path = self.path();
         if fs::symlink_metadata(path)?.mode() & 0o777 != SOCKET_MODE {

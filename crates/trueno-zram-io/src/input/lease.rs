@@ -23,8 +23,8 @@ const LOCAL_SYSTEMS: [u64; 5] = [TMPFS, EXT, XFS, BTRFS, F2FS];
 /// for writing, or truncates it by its path, waits until the lease is given back, but no longer than
 /// `/proc/sys/fs/lease-break-time` (45 seconds unless changed). With `O_NONBLOCK`, opening fails with `EWOULDBLOCK`.
 ///
-/// Threads may hold the lease by turns without a gap. As soon as somebody waits, no thread takes it again, so a writer
-/// waits for one part of each lane: a few milliseconds. A holder checks before and after its work if somebody waits.
+/// The holds of several threads may overlap without a gap. As soon as a writer waits, no thread takes the lease again, so the
+/// writer waits for one part of each lane: a few milliseconds. A holder checks before and after its work if a writer waits.
 #[derive(Debug)]
 pub(crate) struct LeasedFile {
     file: File,
@@ -43,7 +43,7 @@ impl LeasedFile {
         if !LOCAL_SYSTEMS.contains(&file_system::kind_of(file)?) {
             return None;
         }
-        // A lease belongs to an open file, which for standard input is that of other processes, too.
+        // A lease belongs to an open file description, and standard input shares its own with other processes.
         let file = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
         Some(Self { file, holders: Mutex::new(0) })
     }
@@ -56,8 +56,8 @@ impl LeasedFile {
     /// its file system has no leases.
     pub(crate) fn hold(&self) -> Option<Lease<'_>> {
         let mut holders = lock(&self.holders);
-        // The kernel counts those who wait as writers, so `take` fails as well while somebody waits.
-        let has_lease = if *holders == 0 { self.take().is_ok() } else { self.is_undisputed() };
+        // The kernel counts waiting processes as writers, so `take` fails as well while one waits.
+        let has_lease = if *holders == 0 { self.take().is_ok() } else { self.is_unbroken() };
         if has_lease {
             *holders += 1;
         }
@@ -78,15 +78,15 @@ impl LeasedFile {
         unsafe { libc::fcntl(self.file.as_raw_fd(), command, value) }
     }
 
-    fn is_undisputed(&self) -> bool {
+    fn is_unbroken(&self) -> bool {
         self.control(libc::F_GETLEASE, 0) == libc::F_RDLCK
     }
 }
 
 impl Lease<'_> {
-    /// Returns `true` if nobody waits for the lease. Then the file has not changed since it was taken.
-    pub(crate) fn is_undisputed(&self) -> bool {
-        self.0.is_undisputed()
+    /// Returns `true` if no process waits for the lease to end. Then the file has not changed since it was taken.
+    pub(crate) fn is_unbroken(&self) -> bool {
+        self.0.is_unbroken()
     }
 }
 
@@ -104,7 +104,7 @@ impl Drop for Lease<'_> {
 ///
 /// Bytes written to it after it was read would be lost. A write through a shared mapping may change neither its length nor its
 /// times. So a read lease is held on it all the time, if its file system keeps leases and it belongs
-/// to this user. Elsewhere nothing is known.
+/// to this user. Otherwise changes go unnoticed.
 ///
 /// ```
 /// use std::fs::File;
@@ -153,7 +153,7 @@ impl ReservedInput {
     /// # Errors
     /// [`OpenForWriting`].
     pub fn check(&self) -> Result<(), OpenForWriting> {
-        if self.0.as_ref().is_none_or(LeasedFile::is_undisputed) { Ok(()) } else { Err(OpenForWriting) }
+        if self.0.as_ref().is_none_or(LeasedFile::is_unbroken) { Ok(()) } else { Err(OpenForWriting) }
     }
 }
 

@@ -51,29 +51,29 @@ impl MappedInput {
         let count = usize::try_from(pages.end.checked_sub(pages.start)?).ok()?;
         let at = usize::try_from(pages.start).ok()?.checked_mul(PAGE_SIZE)?;
         let len_bytes = count.checked_mul(PAGE_SIZE)?;
-        let place = self.mapping.place_of(at, len_bytes)?;
+        let start = self.mapping.address_of(at, len_bytes)?;
         if count == 0 || self.mapping.guard.has_failed() {
             return None;
         }
         let lease = self.file.hold()?;
-        // Pages that are not in memory are read in larger pieces than a mapping would. Of a hole, a tmpfs would make
-        // pages.
+        // Pages that are not in memory are read faster by `pread`, in larger pieces. In a hole of a tmpfs, a mapping would
+        // allocate pages.
         if cached_pages(self.file.file(), &pages) != Some(pages.end - pages.start) {
             return None;
         }
         // SAFETY: the pages are mapped, and `&self` keeps them so. Any bytes are a page, at any address. Nobody can
         // change them: the lease says that no one has the file open for writing or truncates it. Two exceptions remain.
         // The lease is lost if this process is stopped for as long as the kernel waits. The guard puts an empty page in
-        // place of one that was evicted and cannot be read again. Both are found below, and the result is dropped.
+        // start of one that was evicted and cannot be read again. Both are found below, and the result is dropped.
         // Until then `work` only hashes these bytes, or copies them: it works with any values.
-        let borrowed = unsafe { slice::from_raw_parts(place.cast::<Page>().as_ptr(), count) };
+        let borrowed = unsafe { slice::from_raw_parts(start.cast::<Page>().as_ptr(), count) };
         fault_in(borrowed);
         let done = work(borrowed);
         // Gives the page table's entries back. Unmapping all of them at the end would be one thread's work.
         // SAFETY: the range is mapped. Pages of a file that are mapped for reading come back, with the same content,
         // when they are accessed again. If that fails, they stay.
-        let _released = unsafe { madvise(place.as_ptr().cast(), len_bytes, Advice::LinuxDontNeed) };
-        (lease.is_undisputed() && !self.mapping.guard.has_failed()).then_some(done)
+        let _released = unsafe { madvise(start.as_ptr().cast(), len_bytes, Advice::LinuxDontNeed) };
+        (lease.is_unbroken() && !self.mapping.guard.has_failed()).then_some(done)
     }
 }
 
@@ -89,21 +89,21 @@ fn fault_in(pages: &[Page]) {
 fn cached_pages(file: &File, pages: &Range<u64>) -> Option<u64> {
     /// `struct cachestat_range`: the first byte, and the length.
     #[repr(C)]
-    struct BytesAsked(u64, u64);
+    struct CachestatRange(u64, u64);
     /// `struct cachestat`.
     #[repr(C)]
     #[derive(Default)]
-    struct Counts {
+    struct Cachestat {
         cached: u64,
         others: [u64; 4],
     }
-    let asked = BytesAsked(pages.start * PAGE_SIZE as u64, (pages.end - pages.start) * PAGE_SIZE as u64);
-    let mut counts = Counts::default();
+    let range = CachestatRange(pages.start * PAGE_SIZE as u64, (pages.end - pages.start) * PAGE_SIZE as u64);
+    let mut counts = Cachestat::default();
     let no_flags: libc::c_uint = 0;
     // SAFETY: both structures are those that the call takes, and live as long as it takes.
     let returned =
-        unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &raw const asked, &raw mut counts, no_flags) };
-    let Counts { cached, others: _ } = counts;
+        unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &raw const range, &raw mut counts, no_flags) };
+    let Cachestat { cached, others: _ } = counts;
     (returned == 0).then_some(cached)
 }
 

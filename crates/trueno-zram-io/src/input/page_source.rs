@@ -10,7 +10,7 @@ use trueno_zram_core::{PAGE_SIZE, Page};
 use crate::error::Error;
 use crate::input::Input;
 
-/// Holes shorter than this are read like data: the zeros cost less than a batch that is cut short.
+/// Holes shorter than this are read like data: that costs less than an incomplete batch.
 const MIN_HOLE_BYTES: u64 = 1 << 20;
 
 /// Pages that a thread reads at a time if several read one range.
@@ -33,11 +33,11 @@ const READ_PAGES: usize = 256;
 ///         None
 ///     }
 ///
-///     fn claim(&mut self, room: &mut [Page]) -> Result<Claim, Error> {
+///     fn claim(&mut self, buffer: &mut [Page]) -> Result<Claim, Error> {
 ///         if self.0 == 100 {
 ///             return Ok(Claim::End);
 ///         }
-///         room[0].fill(self.0);
+///         buffer[0].fill(self.0);
 ///         self.0 += 1;
 ///         Ok(Claim::Filled(PAGE_SIZE))
 ///     }
@@ -57,13 +57,13 @@ pub trait PageSource: Send {
     /// Returns the bytes of content, if that is known.
     fn len_bytes(&self) -> Option<u64>;
 
-    /// Claims the next part of the content: zeros, or at most as much as `room` holds. All but the last part are whole pages.
+    /// Claims the next part of the content: zeros, or at most as much as `buffer` holds. All but the last part are whole pages.
     /// Called by one thread at a time; a source that can be read at any position leaves the reading to
     /// [`ClaimedRange::read`], which runs outside the pipeline's lock.
     ///
     /// # Errors
     /// Any that ends the pipeline. The source is not asked again.
-    fn claim(&mut self, room: &mut [Page]) -> Result<Claim, Self::Error>;
+    fn claim(&mut self, buffer: &mut [Page]) -> Result<Claim, Self::Error>;
 
     /// Returns sections to keep in the archive's index, by name. Called once, after the end.
     ///
@@ -74,12 +74,12 @@ pub trait PageSource: Send {
     }
 }
 
-/// The next part of a source.
+/// The next part of a source. [`PageSource`] has an example.
 #[derive(Debug)]
 pub enum Claim {
     /// A part of a file, of memory or of an archive, to be read outside the lock.
     Range(ClaimedRange),
-    /// This many bytes are in the room, from its start.
+    /// This many bytes, which the source has copied to the start of the buffer.
     Filled(usize),
     /// This many zero bytes: whole pages.
     Zeros(u64),
@@ -88,6 +88,16 @@ pub enum Claim {
 }
 
 /// A part of a source that was claimed.
+///
+/// ```
+/// use std::sync::Arc;
+/// use trueno_zram_io::ClaimedRange;
+/// let range = ClaimedRange::in_memory(&Arc::new(vec![[7; 4096]; 10]), 3..5);
+/// let mut buffer = [[0; 4096]; 4];
+/// assert_eq!(range.read(&mut buffer)?, 2 * 4096);
+/// assert_eq!(buffer, [[7; 4096], [7; 4096], [0; 4096], [0; 4096]]);
+/// # Ok::<(), trueno_zram_io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct ClaimedRange {
     from: Backing,
@@ -105,6 +115,18 @@ enum Backing {
 }
 
 /// An archive or a delta, with the name that messages use.
+///
+/// ```
+/// use std::sync::Arc;
+/// use trueno_zram_archive::{PageArchive, WriteOptions, compress};
+/// use trueno_zram_io::{ClaimedRange, NamedArchive};
+/// let mut bytes = Vec::new();
+/// compress(&[7; 10_000][..], &mut bytes, &WriteOptions::default())?;
+/// let archive = PageArchive::standard(Arc::new(bytes))?.expect("it has an index");
+/// let named = Arc::new(NamedArchive { archive, name: "image.lz4".into() });
+/// assert_eq!(ClaimedRange::in_archive(&named, 1, 10).len_bytes(), 10_000 - 4096);
+/// # Ok::<(), trueno_zram_archive::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct NamedArchive {
     /// The archive.
@@ -114,7 +136,7 @@ pub struct NamedArchive {
 }
 
 impl ClaimedRange {
-    /// Whole pages that are in memory already. They are copied outside the pipeline's lock.
+    /// Claims whole pages that are in memory already. They are copied outside the pipeline's lock.
     ///
     /// # Panics
     /// If there are fewer pages.
@@ -125,7 +147,7 @@ impl ClaimedRange {
         Self { from: Backing::Memory(Arc::clone(pages)), start, len_bytes }
     }
 
-    /// Pages of an archive, from `first` on. They are restored outside the pipeline's lock. The last one may be shorter.
+    /// Claims pages of an archive, from `first` on. They are restored outside the pipeline's lock. The last one may be shorter.
     #[must_use]
     pub fn in_archive(from: &Arc<NamedArchive>, first: u64, pages: usize) -> Self {
         let start = first.saturating_mul(PAGE_SIZE as u64);
@@ -140,15 +162,15 @@ impl ClaimedRange {
         self.len_bytes
     }
 
-    /// Reads the range into the start of `room`. Returns the bytes read.
+    /// Reads the range into the start of `buffer`. Returns the bytes read.
     ///
     /// # Errors
     /// [`Error::Io`], also for a file that ends before the range does; [`Error::Archive`] for a damaged archive.
     ///
     /// # Panics
-    /// If `room` is smaller than the room that the range was claimed with.
-    pub fn read(&self, room: &mut [Page]) -> Result<usize, Error> {
-        self.read_part(0, &mut room.as_flattened_mut()[..self.len_bytes])
+    /// If `buffer` is shorter than the range.
+    pub fn read(&self, buffer: &mut [Page]) -> Result<usize, Error> {
+        self.read_part(0, &mut buffer.as_flattened_mut()[..self.len_bytes])
     }
 
     /// Calls `work` with the pages of the range without a copy of them, if they are whole, in memory and cannot change
@@ -170,26 +192,26 @@ impl ClaimedRange {
     ///
     /// # Panics
     /// Like [`read`](Self::read).
-    pub fn read_in_parallel(&self, room: &mut [Page]) -> Result<usize, Error> {
-        let parts = room.as_flattened_mut()[..self.len_bytes].par_chunks_mut(READ_PAGES * PAGE_SIZE);
+    pub fn read_in_parallel(&self, buffer: &mut [Page]) -> Result<usize, Error> {
+        let parts = buffer.as_flattened_mut()[..self.len_bytes].par_chunks_mut(READ_PAGES * PAGE_SIZE);
         let read = parts.enumerate().map(|(n, part)| self.read_part(n * READ_PAGES * PAGE_SIZE, part));
         read.try_reduce(|| 0, |one, other| Ok(one + other))
     }
 
-    /// Fills `room` with what lies from `skipped` on in the range: whole pages from its start.
-    pub(crate) fn read_part(&self, skipped: usize, room: &mut [u8]) -> Result<usize, Error> {
+    /// Fills `buffer` with the bytes of the range after the first `skipped`, which are whole pages.
+    pub(crate) fn read_part(&self, skipped: usize, buffer: &mut [u8]) -> Result<usize, Error> {
         let start = self.start + skipped as u64;
         match &self.from {
-            Backing::Input(input) => input.read_exact_at(start, room)?,
+            Backing::Input(input) => input.read_exact_at(start, buffer)?,
             Backing::Memory(pages) => {
                 let start = usize::try_from(start).expect("the range is in memory");
-                room.copy_from_slice(&pages.as_flattened()[start..][..room.len()]);
+                buffer.copy_from_slice(&pages.as_flattened()[start..][..buffer.len()]);
             }
             Backing::Archive(from) => {
-                from.archive.read_at(start, room).map_err(|error| Error::archive(&from.name, error))?;
+                from.archive.read_at(start, buffer).map_err(|error| Error::archive(&from.name, error))?;
             }
         }
-        Ok(room.len())
+        Ok(buffer.len())
     }
 }
 
@@ -226,9 +248,9 @@ impl FileSource {
         Ok(Some(ContentSpan::Data(&pages.as_flattened()[..len_bytes])))
     }
 
-    fn claim_from_stream(&mut self, room: &mut [u8]) -> Result<Claim, Error> {
-        let filled = if self.has_ended { 0 } else { self.input.read(room)? };
-        self.has_ended = filled < room.len();
+    fn claim_from_stream(&mut self, buffer: &mut [u8]) -> Result<Claim, Error> {
+        let filled = if self.has_ended { 0 } else { self.input.read(buffer)? };
+        self.has_ended = filled < buffer.len();
         Ok(if filled == 0 { Claim::End } else { Claim::Filled(filled) })
     }
 }
@@ -240,9 +262,9 @@ impl PageSource for FileSource {
         self.input.len_bytes
     }
 
-    fn claim(&mut self, room: &mut [Page]) -> Result<Claim, Error> {
-        let room = room.as_flattened_mut();
-        let Some(end) = self.input.len_bytes else { return self.claim_from_stream(room) };
+    fn claim(&mut self, buffer: &mut [Page]) -> Result<Claim, Error> {
+        let buffer = buffer.as_flattened_mut();
+        let Some(end) = self.input.len_bytes else { return self.claim_from_stream(buffer) };
         if self.at >= end {
             self.input.check_length()?;
             return Ok(Claim::End);
@@ -256,7 +278,7 @@ impl PageSource for FileSource {
             }
         }
         let wanted = self.data.end.min(end) - self.at;
-        let len_bytes = usize::try_from(wanted).map_or(room.len(), |wanted| wanted.min(room.len()));
+        let len_bytes = usize::try_from(wanted).map_or(buffer.len(), |wanted| wanted.min(buffer.len()));
         let range = ClaimedRange { from: Backing::Input(Arc::clone(&self.input)), start: self.at, len_bytes };
         self.at += len_bytes as u64;
         Ok(Claim::Range(range))

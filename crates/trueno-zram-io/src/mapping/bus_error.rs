@@ -2,7 +2,7 @@
 //!
 //! The kernel sends SIGBUS for a page of a mapping that it cannot provide: the file system is full, the file has become
 //! shorter, or a disk or memory is broken. The handler here notes the failure if the page lies in a guarded range, and
-//! puts an empty page in its place, or empty memory in place of the range. The thread goes on, and finds the note.
+//! maps a zero page in its place, or zeros in place of the whole range. The thread goes on, and finds the note.
 //! Everywhere else SIGBUS does what it did before.
 #![allow(unsafe_code, reason = "a signal handler")]
 
@@ -75,7 +75,7 @@ impl MappingGuard {
         Self::register(start, len_bytes, false)
     }
 
-    /// Guards a whole mapping: the first missing page replaces all of it by empty memory. So a process that removes pages one by
+    /// Guards a whole mapping: at the first missing page, all of it is replaced by zeros. So a process that removes pages one by
     /// one causes one failure, and the memory stays one mapping. Returns `None` if too many ranges are guarded, or if the handler
     /// cannot be installed.
     ///
@@ -185,7 +185,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, _context: *mut c
     // SAFETY: as above.
     let (code, address) = (info.si_code, unsafe { info.si_addr() } as usize);
     // A code of 0 or less means that a process sent the signal: its address means nothing.
-    if code > 0 && put_empty_page(before.page_bytes, code, address) {
+    if code > 0 && replace_missing_page(before.page_bytes, code, address) {
         return;
     }
     // SAFETY: the action is what the kernel reported before.
@@ -196,8 +196,8 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, _context: *mut c
     }
 }
 
-/// Puts empty memory where the fault was, if it is in a guarded range.
-fn put_empty_page(page_bytes: usize, code: i32, address: usize) -> bool {
+/// Maps zeros where the fault was, if it is in a guarded range.
+fn replace_missing_page(page_bytes: usize, code: i32, address: usize) -> bool {
     let used = USED.load(Ordering::Acquire);
     let page = (address - address % page_bytes, page_bytes);
     let mut replaced = None;
@@ -215,14 +215,14 @@ fn put_empty_page(page_bytes: usize, code: i32, address: usize) -> bool {
     // SAFETY: as above.
     let errno_before = unsafe { *errno };
     // The system may refuse to promise as much memory as a range has (`vm.overcommit_memory=2`), but not a page.
-    let is_mapped = map_empty(start, len_bytes) || map_empty(page.0, page.1);
+    let is_mapped = map_zeros(start, len_bytes) || map_zeros(page.0, page.1);
     // SAFETY: as above. The code that was interrupted may be about to read it.
     unsafe { *errno = errno_before };
     is_mapped
 }
 
-/// Replaces whole pages of a guarded range.
-fn map_empty(start: usize, len_bytes: usize) -> bool {
+/// Replaces whole pages of a guarded range by zeros.
+fn map_zeros(start: usize, len_bytes: usize) -> bool {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // SAFETY: the mapping is guarded, and so is neither unmapped nor used as anything but bytes while this thread accesses

@@ -19,7 +19,7 @@ pub(crate) struct GuardedMapping {
     mapped: MappedRange,
 }
 
-/// MappedRange memory.
+/// Mapped memory, which is unmapped when this is dropped.
 #[derive(Debug)]
 struct MappedRange {
     start: NonNull<u8>,
@@ -37,7 +37,7 @@ impl GuardedMapping {
     /// # Errors
     /// Those of `mmap`; [`io::ErrorKind::Unsupported`] if the memory cannot be guarded.
     pub(crate) fn new(file: &File, at: u64, len_bytes: usize, protection: ProtFlags) -> io::Result<Self> {
-        // SAFETY: a new mapping at a place that the system chooses touches no memory in use.
+        // SAFETY: a new mapping at an address that the system chooses touches no memory in use.
         let start = unsafe { mmap(ptr::null_mut(), len_bytes, protection, MapFlags::SHARED, file, at) }?;
         let mapped = MappedRange { start: NonNull::new(start.cast()).ok_or(io::ErrorKind::Unsupported)?, len_bytes };
         let guard = MappingGuard::new(mapped.start.addr().get(), len_bytes).ok_or(io::ErrorKind::Unsupported)?;
@@ -45,27 +45,27 @@ impl GuardedMapping {
     }
 
     /// Returns the address of `len_bytes` bytes at offset `at` of the mapping. None: they are not all mapped.
-    pub(crate) fn place_of(&self, at: usize, len_bytes: usize) -> Option<NonNull<u8>> {
+    pub(crate) fn address_of(&self, at: usize, len_bytes: usize) -> Option<NonNull<u8>> {
         at.checked_add(len_bytes).filter(|end| *end <= self.mapped.len_bytes)?;
-        // SAFETY: not behind the end of the mapping.
+        // SAFETY: not past the end of the mapping.
         Some(unsafe { self.mapped.start.add(at) })
     }
 
     /// Copies bytes of the file. Returns `false` if they are not all mapped, or if a page is missing.
     pub(crate) fn read(&self, at: u64, bytes: &mut [u8]) -> bool {
-        let Some(place) = self.readable(at, bytes.len()) else { return false };
+        let Some(address) = self.readable(at, bytes.len()) else { return false };
         // SAFETY: the mapping has this many bytes from there on, and lives as long as `self`. Pages that are not there
         // are guarded. The mapping is memory of its own, and so does not overlap `bytes`.
-        unsafe { copy_shared(place.as_ptr(), bytes) };
+        unsafe { copy_shared(address.as_ptr(), bytes) };
         !self.guard.has_failed()
     }
 
     /// Makes the pages of a range part of the mapping. If that fails, reads do so, or fail in their turn.
     pub(crate) fn populate_read(&self, at: u64, len_bytes: usize) {
-        let Some(place) = self.readable(at, len_bytes) else { return };
-        let within = place.as_ptr() as usize % rustix::param::page_size();
+        let Some(address) = self.readable(at, len_bytes) else { return };
+        let within = address.as_ptr() as usize % rustix::param::page_size();
         // SAFETY: the mapping starts at a page, so the start of the page is within it.
-        let page = unsafe { place.sub(within) };
+        let page = unsafe { address.sub(within) };
         // SAFETY: the range is within the mapping; populating it changes no contents. It never raises SIGBUS, but
         // fails.
         let _hint = unsafe { madvise(page.as_ptr().cast(), within + len_bytes, Advice::LinuxPopulateRead) };
@@ -81,8 +81,8 @@ impl GuardedMapping {
 
     /// Returns the address of bytes of the file. None: they are not all mapped, or a page was missing before.
     fn readable(&self, at: u64, len_bytes: usize) -> Option<NonNull<u8>> {
-        let place = self.place_of(usize::try_from(at).ok()?, len_bytes)?;
-        (!self.guard.has_failed()).then_some(place)
+        let address = self.address_of(usize::try_from(at).ok()?, len_bytes)?;
+        (!self.guard.has_failed()).then_some(address)
     }
 
     /// Makes the kernel allocate the pages of a range that no other thread accesses, of a mapping for writing: writes a
@@ -95,7 +95,7 @@ impl GuardedMapping {
     /// # Panics
     /// If the range is not mapped.
     pub(crate) fn populate_write(&self, at: usize, len_bytes: usize) -> io::Result<()> {
-        let start = self.place_of(at, len_bytes).expect("the range is mapped");
+        let start = self.address_of(at, len_bytes).expect("the range is mapped");
         let page_bytes = rustix::param::page_size();
         let next_page = page_bytes - at % page_bytes;
         for at in (0..len_bytes.min(1)).chain((next_page..len_bytes).step_by(page_bytes)) {
@@ -115,10 +115,10 @@ impl GuardedMapping {
     /// # Panics
     /// If the range is not mapped.
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) -> io::Result<()> {
-        let place = self.place_of(at, bytes.len()).expect("the range is mapped");
-        // SAFETY: `place` is valid for `bytes.len()` bytes, and mapped memory of its own. Pages that are not there are
+        let address = self.address_of(at, bytes.len()).expect("the range is mapped");
+        // SAFETY: `address` is valid for `bytes.len()` bytes, and mapped memory of its own. Pages that are not there are
         // guarded. No other thread writes these bytes, and none reads them.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place.as_ptr(), bytes.len()) };
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), address.as_ptr(), bytes.len()) };
         self.guard.check()
     }
 
@@ -126,7 +126,7 @@ impl GuardedMapping {
     #[cfg(test)]
     pub(crate) fn break_page(&self, at: usize) {
         let (nothing, page_bytes) = (tempfile::tempfile().unwrap(), rustix::param::page_size());
-        let page = self.place_of(at, page_bytes).unwrap().as_ptr().cast();
+        let page = self.address_of(at, page_bytes).unwrap().as_ptr().cast();
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: replaces a page of the mapping, which is guarded, and which nobody borrows.
         let replaced = unsafe { mmap(page, page_bytes, ProtFlags::READ, flags, &nothing, 0) };
@@ -182,16 +182,16 @@ unsafe fn copy_words(from: *const u8, to: &mut [u8]) {
     let mut at = 0;
     while at < to.len() {
         // SAFETY: within the bytes that are readable.
-        let place = unsafe { from.add(at) };
+        let address = unsafe { from.add(at) };
         match to[at..].first_chunk_mut::<WORD_BYTES>() {
             Some(word) if at >= head => {
                 // SAFETY: a word is readable there, and aligned: words follow each other from `head` on.
-                *word = unsafe { place.cast::<usize>().read_volatile() }.to_ne_bytes();
+                *word = unsafe { address.cast::<usize>().read_volatile() }.to_ne_bytes();
                 at += WORD_BYTES;
             }
             _ => {
                 // SAFETY: as above, for a byte.
-                to[at] = unsafe { place.read_volatile() };
+                to[at] = unsafe { address.read_volatile() };
                 at += 1;
             }
         }
@@ -205,22 +205,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_those_of_the_file_and_end_with_the_mapping() {
+    fn addresses_are_those_of_the_file_and_end_with_the_mapping() {
         let (file, page_bytes) = (tempfile::tempfile().unwrap(), rustix::param::page_size());
         file.write_all_at(b"some bytes", page_bytes as u64).unwrap();
         let mapping = GuardedMapping::new(&file, page_bytes as u64, 10, ProtFlags::READ).unwrap();
-        let bytes = mapping.place_of(5, 5).unwrap().cast::<[u8; 5]>();
+        let bytes = mapping.address_of(5, 5).unwrap().cast::<[u8; 5]>();
         // SAFETY: mapped, and nobody changes the file.
         assert_eq!(&unsafe { bytes.read() }, b"bytes");
-        assert!(mapping.place_of(0, 10).is_some() && mapping.place_of(10, 0).is_some());
+        assert!(mapping.address_of(0, 10).is_some() && mapping.address_of(10, 0).is_some());
         for (at, len_bytes) in [(0, 11), (10, 1), (11, 0), (1, usize::MAX), (usize::MAX, 1)] {
-            assert_eq!(mapping.place_of(at, len_bytes), None, "{len_bytes} bytes at {at}");
+            assert_eq!(mapping.address_of(at, len_bytes), None, "{len_bytes} bytes at {at}");
         }
         assert!(!mapping.guard.has_failed());
     }
 
     #[test]
-    fn folders_empty_ranges_and_places_within_a_page_are_not_mapped() {
+    fn folders_empty_ranges_and_offsets_within_a_page_are_not_mapped() {
         let folder = tempfile::tempdir().unwrap();
         assert!(GuardedMapping::new(&File::open(folder.path()).unwrap(), 0, 10, ProtFlags::READ).is_err());
         let file = tempfile::tempfile().unwrap();

@@ -12,7 +12,7 @@ use trueno_zram_core::is_zero;
 
 use crate::error::{Error, Operation, Refusal, Result};
 use crate::output::positional_file::{LastByte, PositionalFile};
-use crate::output::written::{check_written, sync};
+use crate::output::write_errors::{check_written, sync};
 use crate::restore::{Sink, WriteMode};
 
 /// Bytes that are looked at, or overwritten, at a time.

@@ -141,7 +141,7 @@ impl MappedWindows {
     }
 }
 
-/// The windows of a range, and its place in each.
+/// Returns the windows of a range, and the part of each that lies in the range.
 fn windows_of(at: u64, len_bytes: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
     let (mut at, mut left) = (at, len_bytes);
     iter::from_fn(move || {

@@ -17,13 +17,13 @@ pub(crate) struct OwnerAndMode {
 /// An attribute of a complete output that could not be set. Its content is right.
 #[derive(Debug, thiserror::Error)]
 #[error("{what} not kept: {}", os_text(source))]
-pub struct Warning {
+pub struct MetadataWarning {
     what: &'static str,
     source: io::Error,
 }
 
 impl OwnerAndMode {
-    /// Returns those of a regular file. None for other files, whose permissions do not suit a regular one.
+    /// Returns owner, group and mode of a regular file. None for other files, whose permissions do not suit a regular one.
     pub(crate) fn of(file: &Metadata) -> Option<Self> {
         let mode = file.mode() & 0o777;
         file.is_file().then(|| Self { uid: file.uid(), gid: file.gid(), mode })
@@ -31,7 +31,7 @@ impl OwnerAndMode {
 
     /// Sets owner, group and mode of `file` as far as the process may, never more, and the times of `times` if that is a
     /// regular file. If the file system refuses, the file stays readable by its owner alone.
-    pub(crate) fn give(self, file: &File, times: Option<&Metadata>, warn: &mut dyn FnMut(Warning)) {
+    pub(crate) fn apply(self, file: &File, times: Option<&Metadata>, warn: &mut dyn FnMut(MetadataWarning)) {
         let mut mode = self.mode;
         // First, so that no other group has the group's permissions for a moment.
         let has_group = || file.metadata().is_ok_and(|metadata| metadata.gid() == self.gid);
@@ -39,12 +39,12 @@ impl OwnerAndMode {
             mode = without_group(mode);
         }
         if let Err(source) = file.set_permissions(Permissions::from_mode(mode)) {
-            warn(Warning { what: "permissions", source });
+            warn(MetadataWarning { what: "permissions", source });
         }
         if let Some(times) = times.filter(|times| times.is_file())
             && let Err(source) = set_times(file, times)
         {
-            warn(Warning { what: "times", source });
+            warn(MetadataWarning { what: "times", source });
         }
         // Last, since only one's own file can be changed. Only root may give files away.
         let _ = fchown(file, Some(self.uid), None);

@@ -16,8 +16,8 @@ const MAPPING_THREADS: usize = 4;
 /// Threads that populate mappings at a time. More of them wait for each other in the kernel.
 const MAX_POPULATING: usize = 6;
 
-/// The last byte of a file that others can make shorter. It is written after all others: no earlier write of ours gives the file
-/// its length back, so a file that is long enough then was never cut short, unless somebody made it longer again.
+/// The last byte of a file that other processes can truncate. It is written after all others: no earlier write restores the
+/// length of the file, so a file that is long enough then was never truncated, unless another process has extended it again.
 #[derive(Debug)]
 pub(crate) struct LastByte {
     at: u64,
@@ -58,9 +58,9 @@ pub struct PositionalFile {
     mapping: Option<MappedOutput>,
     /// `true` if a part could not be mapped. It and the parts after it are written with `pwrite`.
     unmappable: AtomicBool,
-    /// Threads that write or populate now. Those that wait for a lock of the kernel keep their cores busy.
-    in_turn: Mutex<usize>,
-    /// A thread is done.
+    /// Threads that write or populate now. More would only spin on a lock of the kernel.
+    active: Mutex<usize>,
+    /// Notified when a thread is done.
     changed: Condvar,
 }
 
@@ -94,7 +94,7 @@ impl PositionalFile {
             last_byte,
             mapping: None,
             unmappable: AtomicBool::new(false),
-            in_turn: Mutex::new(0),
+            active: Mutex::new(0),
             changed: Condvar::new(),
         }
     }
@@ -115,7 +115,7 @@ impl PositionalFile {
     pub(crate) fn prepare(&self, at: u64, len_bytes: usize) -> io::Result<Prepared<'_>> {
         let mut populated = self.mapping.as_ref().filter(|_| !self.unmappable.load(Ordering::Relaxed));
         if let Some(mapping) = populated {
-            match self.in_turn(|| mapping.populate(at, len_bytes)) {
+            match self.limited(|| mapping.populate(at, len_bytes)) {
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                     self.unmappable.store(true, Ordering::Relaxed);
                     populated = None;
@@ -132,15 +132,15 @@ impl PositionalFile {
             return mapping.pwrite_at(at, bytes);
         }
         let bytes = self.last_byte.as_ref().map_or(bytes, |last| last.cut(at, bytes));
-        self.in_turn(|| self.file.write_all_at(bytes, at))
+        self.limited(|| self.file.write_all_at(bytes, at))
     }
 
-    /// Runs `work`. Limits the number of threads that do so at a time.
-    fn in_turn(&self, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        let too_many = |in_turn: &mut usize| *in_turn >= self.writers();
-        *self.changed.wait_while(lock(&self.in_turn), too_many).unwrap_or_else(PoisonError::into_inner) += 1;
+    /// Runs `work`, on a limited number of threads at a time.
+    fn limited(&self, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let too_many = |active: &mut usize| *active >= self.writers();
+        *self.changed.wait_while(lock(&self.active), too_many).unwrap_or_else(PoisonError::into_inner) += 1;
         let done = work();
-        *lock(&self.in_turn) -= 1;
+        *lock(&self.active) -= 1;
         self.changed.notify_one();
         done
     }

@@ -8,7 +8,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::error::{Error, Operation, Result};
 use crate::output::temp_output::unnamed_file;
-use crate::output::written::check_written;
+use crate::output::write_errors::check_written;
 use crate::output::{ArchiveOutput, Output};
 
 /// Bytes copied with one call.

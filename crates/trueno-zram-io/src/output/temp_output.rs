@@ -20,7 +20,7 @@ use rustix::io::retry_on_intr;
 use crate::error::{Error, Operation, Refusal, Result};
 use crate::interrupt::{self, Cleanup};
 use crate::output::owner_and_mode::OwnerAndMode;
-use crate::output::written::{check_written, is_unsupported, sync};
+use crate::output::write_errors::{check_written, is_unsupported, sync};
 
 /// Names to try for a temporary file before giving up.
 const ATTEMPTS: u32 = 100;
@@ -34,7 +34,7 @@ pub(crate) enum IfExists {
     Replace,
 }
 
-/// The moment from which a complete file survives a power failure.
+/// The point at which a complete file survives a power failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durability {
     /// Once the system has written it.
@@ -43,12 +43,12 @@ pub(crate) enum Durability {
     OnDisk,
 }
 
-/// A file on its way to its name. Dropped before [`TempOutput::commit`], it leaves nothing behind.
+/// A file that has no name yet. Dropped before [`TempOutput::commit`], it leaves nothing behind.
 #[derive(Debug)]
 pub(crate) struct TempOutput {
     /// None: the file has no name.
     part: Option<PartFile>,
-    place: PathBuf,
+    target: PathBuf,
     existing: IfExists,
 }
 
@@ -60,14 +60,14 @@ struct PartFile {
 }
 
 impl TempOutput {
-    /// Creates a file for `place`, with permissions `mode` less the umask.
-    pub(crate) fn create(place: PathBuf, mode: u32, existing: IfExists) -> io::Result<(File, Self)> {
-        let folder = folder(&place);
+    /// Creates a file for `target`, with permissions `mode` less the umask.
+    pub(crate) fn create(target: PathBuf, mode: u32, existing: IfExists) -> io::Result<(File, Self)> {
+        let folder = folder(&target);
         if let Some(file) = unnamed_file(folder, mode) {
-            return Ok((file, Self { part: None, place, existing }));
+            return Ok((file, Self { part: None, target, existing }));
         }
         let (file, part) = PartFile::create(folder, mode)?;
-        Ok((file, Self { part: Some(part), place, existing }))
+        Ok((file, Self { part: Some(part), target, existing }))
     }
 
     /// Gives the complete file its name, once [`check_written`] has found no error. Messages use `name`.
@@ -100,19 +100,19 @@ impl TempOutput {
         })?;
         match durability {
             Durability::Later => Ok(()),
-            Durability::OnDisk => sync_folder(folder(&self.place)).map_err(Operation::Sync.failed(name)),
+            Durability::OnDisk => sync_folder(folder(&self.target)).map_err(Operation::Sync.failed(name)),
         }
     }
 
     /// Names a file that has no name. To replace another, it gets a temporary name first, for a moment.
     fn name_unnamed(&self, file: &File) -> io::Result<()> {
         if self.existing == IfExists::Fail {
-            return link_descriptor(file, &self.place);
+            return link_descriptor(file, &self.target);
         }
         // Held from the link to the rename: a signal waits.
         let _pending = interrupt::pending_actions();
-        let path = at_new_path(folder(&self.place), |path| link_descriptor(file, path))?.1;
-        fs::rename(&path, &self.place).inspect_err(|_| remove(&path))
+        let path = at_new_path(folder(&self.target), |path| link_descriptor(file, path))?.1;
+        fs::rename(&path, &self.target).inspect_err(|_| remove(&path))
     }
 
     fn rename_part(&mut self) -> io::Result<()> {
@@ -120,15 +120,15 @@ impl TempOutput {
         let PartFile { path, removal } = self.part.take().expect("the file has a temporary name");
         removal.cancel(&mut pending);
         let renamed = match self.existing {
-            IfExists::Replace => fs::rename(&path, &self.place),
-            IfExists::Fail => rename_to_new(&path, &self.place),
+            IfExists::Replace => fs::rename(&path, &self.target),
+            IfExists::Fail => rename_to_new(&path, &self.target),
         };
         renamed.inspect_err(|_| remove(&path))
     }
 
     /// Copies a file that cannot be given a name into one that has a temporary name.
     fn copy_to_part(&mut self, mut file: &File) -> io::Result<File> {
-        let (mut copy, part) = PartFile::create(folder(&self.place), 0o600)?;
+        let (mut copy, part) = PartFile::create(folder(&self.target), 0o600)?;
         self.part = Some(part);
         file.seek(SeekFrom::Start(0))?;
         io::copy(&mut file, &mut copy)?;
@@ -228,7 +228,7 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
 fn copy_metadata(from: &File, to: &File) {
     let Ok(metadata) = from.metadata() else { return };
     if let Some(permissions) = OwnerAndMode::of(&metadata) {
-        permissions.give(to, Some(&metadata), &mut |_| {});
+        permissions.apply(to, Some(&metadata), &mut |_| {});
     }
 }
 

@@ -1,7 +1,7 @@
-//! A GPU in a pipeline: lanes fill its slots and take its results, one thread drives it, and a few make its slots.
+//! A GPU in a pipeline: lanes fill its slots and take its results, one thread drives it, and a few allocate its slots.
 //!
-//! A lane does what is due: it places a unit, takes a result, or fills a free slot. One that finds nothing to do waits, or does a
-//! unit itself if it can. So the GPU comes first once it is known to pay, and no core idles behind a GPU that is slower than the
+//! A lane does what is due: it writes a unit, takes a result, or fills a free slot. One that finds nothing to do waits, or does a
+//! unit itself if it can. So the GPU comes first once it is known to pay, and no core waits for a GPU that is slower than the
 //! CPU.
 //!
 //! Lanes never touch the stream itself: calls of the driver take tens of microseconds under its lock, for which all of them would
@@ -20,17 +20,17 @@ use crate::pipeline::in_order::lock;
 use crate::pipeline::timeline::{Stage, timed};
 use crate::pipeline::{NextStep, Pipeline, PipelineState, Work};
 
-/// Threads that make slots. The driver serialises a part of that work, so more would not be faster.
-const MAKERS: usize = 3;
+/// Threads that allocate slots. The driver serialises a part of that work, so more would not be faster.
+const SLOT_THREADS: usize = 3;
 
-/// Time between two looks at the GPU: each asks the driver about every slot.
-const BETWEEN_LOOKS: Duration = Duration::from_micros(3);
-/// After this long without a result, the thread sleeps between two looks.
-const SLEEPS_AFTER: Duration = Duration::from_millis(2);
-const SLEEP: Duration = Duration::from_micros(50);
+/// The pause between two polls of the GPU: each asks the driver about every slot.
+const POLL_INTERVAL: Duration = Duration::from_micros(3);
+/// After this long without a result, the thread sleeps between two polls.
+const MAX_SPIN: Duration = Duration::from_millis(2);
+const SLEEP_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Pause before a maker checks again if a slot is wanted.
-const MAKER_SLEEP: Duration = Duration::from_micros(500);
+/// The pause before a thread checks again if a slot is wanted.
+const ALLOCATION_INTERVAL: Duration = Duration::from_micros(500);
 
 /// Work that a GPU can do.
 pub(crate) trait SlotWork: Work {
@@ -57,18 +57,18 @@ pub(crate) trait SlotWork: Work {
     fn can_help(&self, lane: &Self::Lane) -> bool;
 }
 
-/// Slots of a stream, wherever they are.
+/// All slots of a stream: free, filled, or with a result.
 #[derive(Debug)]
 pub(crate) struct Slots<Slot, Done, Unit> {
     /// Free slots.
     free: Vec<Slot>,
-    /// Slots that were not made yet. Making one takes a millisecond or more: page-locked memory.
-    unmade: usize,
-    /// Slots there are.
-    made: usize,
+    /// Slots that may still be allocated. That takes a millisecond or more each: page-locked memory.
+    unallocated: usize,
+    /// Slots that are allocated, or are being allocated.
+    allocated: usize,
     /// Slots that are being filled, are filled, or are submitted, and results that no lane has taken.
-    under_way: usize,
-    /// Slots that were filled and not submitted, with their units and the units' numbers.
+    in_flight: usize,
+    /// Filled slots that are not submitted yet, with their units and the units' numbers.
     filled: VecDeque<(Slot, (u64, Unit))>,
     /// Results that no lane has taken.
     results: VecDeque<(Done, (u64, Unit))>,
@@ -81,68 +81,68 @@ pub(crate) type SharedSlots<Slot, Done, Unit> = Mutex<Slots<Slot, Done, Unit>>;
 pub(crate) type SlotsOf<W> = SharedSlots<<W as SlotWork>::Slot, <W as SlotWork>::Done, <W as Work>::Unit>;
 
 impl<Slot, Done, Unit> Slots<Slot, Done, Unit> {
-    /// At most `max_slots`, none of which is made yet.
+    /// Prepares for at most `max_slots`, none of which is allocated yet.
     pub(crate) fn new(max_slots: usize) -> Self {
         Self {
             free: Vec::new(),
-            unmade: max_slots,
-            made: 0,
-            under_way: 0,
+            unallocated: max_slots,
+            allocated: 0,
+            in_flight: 0,
             filled: VecDeque::new(),
             results: VecDeque::new(),
         }
     }
 
-    /// Reserves a slot for the caller to make, if none is free and fewer than `wanted` exist.
-    fn begin_making(&mut self, wanted: usize) -> bool {
-        let begins = self.unmade > 0 && self.free.is_empty() && self.made < wanted;
+    /// Reserves a slot for the caller to allocate, if none is free and fewer than `wanted` exist.
+    fn begin_allocation(&mut self, wanted: usize) -> bool {
+        let begins = self.unallocated > 0 && self.free.is_empty() && self.allocated < wanted;
         if begins {
-            self.unmade -= 1;
-            self.made += 1;
+            self.unallocated -= 1;
+            self.allocated += 1;
         }
         begins
     }
 
-    /// Adds a slot that was made. Without memory for it, there are no more from now on.
-    fn end_making(&mut self, slot: Option<Slot>) {
+    /// Adds a slot that was allocated. `None`: out of memory, so no more are allocated.
+    fn end_allocation(&mut self, slot: Option<Slot>) {
         if slot.is_none() {
-            self.made -= 1;
-            self.unmade = 0;
+            self.allocated -= 1;
+            self.unallocated = 0;
         }
         self.free.extend(slot);
     }
 
     /// Takes a slot to fill, if fewer than `max_slots` are in use.
     fn take(&mut self, max_slots: usize) -> Option<Slot> {
-        if self.made - self.free.len() >= max_slots {
+        if self.allocated - self.free.len() >= max_slots {
             return None;
         }
         let slot = self.free.pop()?;
-        self.under_way += 1;
+        self.in_flight += 1;
         Some(slot)
     }
 
-    /// Ends the filling of a slot that is not needed.
-    fn put_back(&mut self, slot: Slot) {
-        self.under_way -= 1;
+    /// Returns a slot that was taken, but is not needed.
+    fn cancel_fill(&mut self, slot: Slot) {
+        self.in_flight -= 1;
         self.free.push(slot);
     }
 
-    /// Ends the filling of a slot that is lost to an error.
+    /// Removes a slot that was taken, and is lost to an error.
     fn discard(&mut self) {
-        self.under_way -= 1;
-        self.made -= 1;
+        self.in_flight -= 1;
+        self.allocated -= 1;
     }
 
     /// Takes the oldest result.
     fn take_result(&mut self) -> Option<(Done, (u64, Unit))> {
         let result = self.results.pop_front()?;
-        self.under_way -= 1;
+        self.in_flight -= 1;
         Some(result)
     }
 
-    /// Adds a slot whose result is not needed any more.
-    pub(crate) fn put_free(&mut self, slot: Slot) {
+    /// Frees a slot whose result is not needed any more.
+    pub(crate) fn release(&mut self, slot: Slot) {
         self.free.push(slot);
     }
 }
@@ -162,7 +162,7 @@ pub(crate) struct GpuLane<'a, W: SlotWork, St> {
     /// The number of lanes.
     lanes: usize,
     /// No lane can help: the GPU does everything.
-    is_alone: bool,
+    gpu_only: bool,
     chooser: Chooser,
     /// All lanes have ended.
     has_ended: AtomicBool,
@@ -179,23 +179,23 @@ where
         slots: &'a SlotsOf<W>,
         lanes: Vec<W::Lane>,
     ) -> Result<(), Error> {
-        let is_alone = !lanes.iter().any(|lane| pipeline.work.can_help(lane));
+        let gpu_only = !lanes.iter().any(|lane| pipeline.work.can_help(lane));
         let (chooser, has_ended) = (Chooser::default(), AtomicBool::new(false));
-        let gpu = &Self { pipeline, stream, slots, lanes: lanes.len(), is_alone, chooser, has_ended };
+        let gpu = &Self { pipeline, stream, slots, lanes: lanes.len(), gpu_only, chooser, has_ended };
         let guard = |thread: &dyn Fn() -> trueno_zram_core::Result<()>| {
             pipeline.guard(|| Ok(thread().map_err(Error::Codec)?));
         };
-        let (drive, make) = (|| guard(&|| gpu.drive()), || guard(&|| gpu.make_slots()));
+        let (drive, allocate) = (|| guard(&|| gpu.drive()), || guard(&|| gpu.allocate_slots()));
         let lanes = lanes.into_iter().map(|mut lane| move || pipeline.guard(|| gpu.run_lane(&mut lane)));
         thread::scope(|scope| {
             let mut others = start(scope, "gpu", [drive])?;
-            let started = start(scope, "slots", [make; MAKERS]).and_then(|makers| {
-                others.extend(makers);
+            let started = start(scope, "slots", [allocate; SLOT_THREADS]).and_then(|threads| {
+                others.extend(threads);
                 start(scope, "lane", lanes)
             });
             let panics =
                 started.map(|lanes| lanes.into_iter().filter_map(|lane| lane.join().err()).collect::<Vec<_>>());
-            // Ends the others, once the GPU is drained.
+            // Ends the other threads, once the GPU is drained.
             gpu.has_ended.store(true, Ordering::Release);
             let others = others.into_iter().filter_map(|thread| thread.join().err());
             match panics?.into_iter().chain(others).next() {
@@ -210,7 +210,7 @@ where
         let mut submitted = 0;
         let mut quiet_since = Instant::now();
         loop {
-            // Asked first: what lanes have left by then is seen below.
+            // Loaded first: slots that lanes have filled by then are submitted below.
             let has_ended = self.has_ended.load(Ordering::Acquire);
             let filled = std::mem::take(&mut lock(self.slots).filled);
             let is_quiet = filled.is_empty();
@@ -225,36 +225,36 @@ where
                 quiet_since = Instant::now();
             } else if has_ended && is_quiet && submitted == 0 {
                 return Ok(());
-            } else if is_quiet && quiet_since.elapsed() > SLEEPS_AFTER {
-                thread::sleep(SLEEP);
+            } else if is_quiet && quiet_since.elapsed() > MAX_SPIN {
+                thread::sleep(SLEEP_INTERVAL);
             } else if is_quiet {
                 let start = Instant::now();
-                while start.elapsed() < BETWEEN_LOOKS {
+                while start.elapsed() < POLL_INTERVAL {
                     std::hint::spin_loop();
                 }
             }
         }
     }
 
-    /// Makes slots as they are wanted, until all are made or the lanes have ended.
-    fn make_slots(&self) -> trueno_zram_core::Result<()> {
-        while !self.has_ended.load(Ordering::Acquire) && lock(self.slots).unmade > 0 {
-            let wanted = self.max_slots(!self.is_alone);
-            if lock(self.slots).begin_making(wanted) {
+    /// Allocates slots as they are wanted, until all are allocated or the lanes have ended.
+    fn allocate_slots(&self) -> trueno_zram_core::Result<()> {
+        while !self.has_ended.load(Ordering::Acquire) && lock(self.slots).unallocated > 0 {
+            let wanted = self.max_slots(!self.gpu_only);
+            if lock(self.slots).begin_allocation(wanted) {
                 let slot = timed(self.pipeline.observer, Stage::GpuMemory, || self.stream.try_slot());
                 let made = slot.as_ref().is_ok_and(Option::is_some);
-                lock(self.slots).end_making(slot?);
+                lock(self.slots).end_allocation(slot?);
                 if made {
                     self.pipeline.notify_one();
                 }
             } else {
-                thread::sleep(MAKER_SLEEP);
+                thread::sleep(ALLOCATION_INTERVAL);
             }
         }
         Ok(())
     }
 
-    /// The number of slots that may be in use, as far as a lane is concerned that can help or cannot.
+    /// Returns the number of slots that may be in use, for a lane that can or cannot help.
     fn max_slots(&self, can_help: bool) -> usize {
         if can_help { self.chooser.max_slots() } else { usize::MAX }
     }
@@ -279,9 +279,9 @@ where
     fn next(&self, state: &mut PipelineState<W>, can_help: bool) -> NextStep<Task<W>> {
         let mut slots = lock(self.slots);
         if let Some((done, unit)) = slots.take_result() {
-            if state.has_ended && slots.under_way == 0 {
+            if state.has_ended && slots.in_flight == 0 {
                 // It was the last one.
-                self.pipeline.wake_all();
+                self.pipeline.changed.notify_all();
             }
             return NextStep::Do(Task::Collect(done, unit));
         }
@@ -289,11 +289,11 @@ where
             if let Some(slot) = slots.take(self.max_slots(can_help)) {
                 return NextStep::Do(Task::Fill(slot, state.take_unit().flatten()));
             }
-            if can_help && state.waiting >= self.chooser.reserved_lanes(self.lanes) {
+            if can_help && state.waiting_lanes >= self.chooser.reserved_lanes(self.lanes) {
                 return NextStep::Do(Task::Help(state.take_unit().flatten()));
             }
         }
-        if state.has_ended && slots.under_way == 0 { NextStep::End } else { NextStep::Wait }
+        if state.has_ended && slots.in_flight == 0 { NextStep::End } else { NextStep::Wait }
     }
 
     /// Claims a unit and fills a slot with it.
@@ -312,7 +312,7 @@ where
                 Ok(())
             }
             Ok((number, _)) => {
-                lock(self.slots).put_back(slot);
+                lock(self.slots).cancel_fill(slot);
                 self.pipeline.notify_all();
                 match number {
                     Some(number) => self.pipeline.run_claimed(lane, number, unit).map(drop),
@@ -343,20 +343,15 @@ where
 }
 
 impl<W: Work> Pipeline<'_, W> {
-    /// Wakes a lane. None is between its look at the state and its wait.
+    /// Wakes a lane. The lock is taken first: no lane is between its check of the state and its wait.
     fn notify_one(&self) {
         drop(lock(&self.state));
         self.changed.notify_one();
     }
 
-    /// Wakes all lanes, to see whether they can end.
+    /// Wakes all lanes, so that they check if they can end.
     fn notify_all(&self) {
         drop(lock(&self.state));
-        self.wake_all();
-    }
-
-    /// Wakes all lanes, for a caller that has the state.
-    fn wake_all(&self) {
         self.changed.notify_all();
     }
 }
@@ -383,30 +378,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_made_when_all_are_in_use_and_never_too_many() {
+    fn slots_are_allocated_when_all_are_in_use_and_never_too_many() {
         let mut slots = Slots::<u32, (), ()>::new(2);
-        assert_eq!(slots.take(usize::MAX), None, "none is made");
-        assert!(slots.begin_making(usize::MAX) && slots.begin_making(usize::MAX) && !slots.begin_making(usize::MAX));
-        slots.end_making(Some(1));
-        assert_eq!(slots.unmade, 0);
-        assert_eq!((slots.take(1), slots.take(usize::MAX)), (None, Some(1)), "the one being made is in use");
-        slots.end_making(None);
+        assert_eq!(slots.take(usize::MAX), None, "none is allocated");
+        assert!(
+            slots.begin_allocation(usize::MAX)
+                && slots.begin_allocation(usize::MAX)
+                && !slots.begin_allocation(usize::MAX)
+        );
+        slots.end_allocation(Some(1));
+        assert_eq!(slots.unallocated, 0);
+        assert_eq!((slots.take(1), slots.take(usize::MAX)), (None, Some(1)), "the one being allocated is in use");
+        slots.end_allocation(None);
         slots.filled.push_back((1, (0, ())));
-        assert_eq!((slots.filled.pop_front(), slots.under_way), (Some((1, (0, ()))), 1));
+        assert_eq!((slots.filled.pop_front(), slots.in_flight), (Some((1, (0, ()))), 1));
         slots.results.push_back(((), (0, ())));
         assert_eq!(slots.take_result(), Some(((), (0, ()))));
-        slots.put_free(1);
-        assert!(slots.under_way == 0 && slots.take(1) == Some(1));
+        slots.release(1);
+        assert!(slots.in_flight == 0 && slots.take(1) == Some(1));
     }
 
     #[test]
-    fn no_slot_is_made_while_one_is_free_or_enough_are_there() {
+    fn no_slot_is_allocated_while_one_is_free_or_enough_are_there() {
         let mut slots = Slots::<u32, (), ()>::new(5);
-        assert!(!slots.begin_making(0));
-        assert!(slots.begin_making(1) && !slots.begin_making(1));
-        slots.end_making(Some(1));
-        assert!(!slots.begin_making(9), "one is free");
+        assert!(!slots.begin_allocation(0));
+        assert!(slots.begin_allocation(1) && !slots.begin_allocation(1));
+        slots.end_allocation(Some(1));
+        assert!(!slots.begin_allocation(9), "one is free");
         assert_eq!(slots.take(9), Some(1));
-        assert!(slots.begin_making(9));
+        assert!(slots.begin_allocation(9));
     }
 }

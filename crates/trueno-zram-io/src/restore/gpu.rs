@@ -7,8 +7,8 @@ use trueno_zram_core::Page;
 use trueno_zram_core::gpu::{BatchDevice, GpuBatchCompressor, PackedSlot, PageStream, RestoredSlot};
 
 use super::Sink;
-use super::archive::{GroupFailure, GroupLane, GroupUnit, Restore, finish};
-use super::placed::PlacedContent;
+use super::content_writer::ContentWriter;
+use super::groups::{GroupFailure, GroupLane, GroupUnit, Restore, finish};
 use crate::compress::Gpu;
 use crate::error::Error;
 use crate::pipeline::gpu_lane::{GpuLane, SharedSlots, SlotWork, Slots};
@@ -17,30 +17,30 @@ use crate::pipeline::in_order::lock;
 use crate::pipeline::timeline::{Stage, timed};
 use crate::workers::Workers;
 
-/// Restores the groups of an archive with a GPU. With `helps`, lanes restore groups as well.
+/// Restores the groups of an archive with a GPU. With `cpu_helps`, lanes restore groups as well.
 pub(super) fn restore_groups<K: Sink>(
     archive: Archive,
     sink: &mut K,
-    content: &PlacedContent<'_>,
-    (gpu, helps): (&mut Gpu<'_>, bool),
+    content: &ContentWriter<'_>,
+    (gpu, cpu_helps): (&mut Gpu<'_>, bool),
     workers: Workers<'_>,
 ) -> Result<ReadSummary, GroupFailure> {
     match gpu {
-        Gpu::Cuda(gpu) => restore_on(archive, sink, content, (gpu, helps), workers),
-        Gpu::Interpreter(gpu) => restore_on(archive, sink, content, (gpu, helps), workers),
+        Gpu::Cuda(gpu) => restore_on(archive, sink, content, (gpu, cpu_helps), workers),
+        Gpu::Interpreter(gpu) => restore_on(archive, sink, content, (gpu, cpu_helps), workers),
     }
 }
 
 fn restore_on<K: Sink, D: BatchDevice>(
     archive: Archive,
     sink: &mut K,
-    content: &PlacedContent<'_>,
-    (gpu, helps): (&mut GpuBatchCompressor<D>, bool),
+    content: &ContentWriter<'_>,
+    (gpu, cpu_helps): (&mut GpuBatchCompressor<D>, bool),
     workers: Workers<'_>,
 ) -> Result<ReadSummary, GroupFailure> {
     let stream = gpu.decompress_stream().map_err(Error::Codec)?;
     let slots = Mutex::new(Slots::new(stream.max_slots()));
-    let work = Restore::new(archive, content, GpuSlots { slots: &slots, helps }, workers.observer);
+    let work = Restore::new(archive, content, GpuSlots { slots: &slots, cpu_helps }, workers.observer);
     let pipeline = work.into_pipeline(sink, usize::MAX);
     let lanes = (0..workers.threads()).map(|_| GroupLane::new()).collect();
     GpuLane::run(&pipeline, &stream, &slots, lanes)?;
@@ -51,7 +51,7 @@ fn restore_on<K: Sink, D: BatchDevice>(
 struct GpuSlots<'a, D: BatchDevice> {
     slots: &'a SharedSlots<PackedSlot<D>, RestoredSlot<D>, GroupUnit<RestoredSlot<D>>>,
     /// Lanes restore groups that the GPU could.
-    helps: bool,
+    cpu_helps: bool,
 }
 
 impl<D: BatchDevice> HeldSlots for GpuSlots<'_, D> {
@@ -62,7 +62,7 @@ impl<D: BatchDevice> HeldSlots for GpuSlots<'_, D> {
     }
 
     fn release(&self, done: RestoredSlot<D>) {
-        lock(self.slots).put_free(done.into_slot());
+        lock(self.slots).release(done.into_slot());
     }
 }
 
@@ -99,6 +99,6 @@ impl<K: Sink, D: BatchDevice> SlotWork for Restore<'_, K, GpuSlots<'_, D>> {
     }
 
     fn can_help(&self, _lane: &GroupLane) -> bool {
-        self.slots.helps
+        self.slots.cpu_helps
     }
 }

@@ -3,15 +3,15 @@
 use trueno_zram_archive::{Archive, ReadSummary};
 
 use super::Sink;
-use super::archive::GroupFailure;
-use super::placed::PlacedContent;
+use super::content_writer::ContentWriter;
+use super::groups::GroupFailure;
 use crate::compress::Gpu;
 use crate::workers::Workers;
 
 pub(super) fn restore_groups<K: Sink>(
     _archive: Archive,
     _sink: &mut K,
-    _content: &PlacedContent<'_>,
+    _content: &ContentWriter<'_>,
     (gpu, _helps): (&mut Gpu<'_>, bool),
     _workers: Workers<'_>,
 ) -> Result<ReadSummary, GroupFailure> {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use trueno_zram_archive::{ContentSpan, Pages};
 use trueno_zram_core::{AlignedPages, PAGE_SIZE, Page, is_zero};
 
-use super::placed::PlacedContent;
+use super::content_writer::ContentWriter;
 use super::{Sink, WriteMode};
 use crate::error::{Error, Result};
 use crate::pipeline::timeline::{Stage, timed};
@@ -17,17 +17,17 @@ use crate::workers::{Observer, Workers};
 const LANE_PAGES: usize = 1024;
 const LANE_BYTES: u64 = (LANE_PAGES * PAGE_SIZE) as u64;
 const PAGE_BYTES: u64 = PAGE_SIZE as u64;
-/// Parts in memory beyond one per lane, which wait for their turn.
-const WAITING: usize = 2;
+/// Parts in memory beyond one per lane, which wait for those before them.
+const QUEUED_UNITS: usize = 2;
 /// The most parts in memory: 64 MiB.
 pub(super) const MAX_UNITS: usize = 16;
 
-/// Ranges of pages into content.
+/// Restores ranges of pages into content.
 struct RestoreRanges<'a, K> {
     archive: &'a dyn Pages,
     name: &'a str,
     parts: ContentParts,
-    content: PlacedContent<'a>,
+    content: ContentWriter<'a>,
     observer: &'a dyn Observer,
     sink: PhantomData<fn(&'a mut K)>,
 }
@@ -35,7 +35,7 @@ struct RestoreRanges<'a, K> {
 /// A part of the content in memory, among the rest of its pages.
 struct RangeUnit {
     part: ContentPart,
-    room: AlignedPages,
+    buffer: AlignedPages,
     within: Range<usize>,
     /// All of it is zeros, which are not in memory.
     is_hole: bool,
@@ -45,12 +45,12 @@ impl RangeUnit {
     fn span(&self) -> ContentSpan<'_> {
         match self.is_hole {
             true => ContentSpan::Zeros(self.within.len() as u64),
-            false => ContentSpan::Data(&self.room.as_flattened()[self.within.clone()]),
+            false => ContentSpan::Data(&self.buffer.as_flattened()[self.within.clone()]),
         }
     }
 }
 
-/// Ranges of the content, one behind the other in the output, cut into parts that a lane takes at a time.
+/// Ranges of the content, which follow each other in the output, divided into parts that a lane takes at a time.
 struct ContentParts {
     ranges: Vec<PartedRange>,
     parts: u64,
@@ -85,7 +85,7 @@ impl ContentParts {
         parts
     }
 
-    /// Returns the part of this number; `None` behind the last.
+    /// Returns the part of this number; `None` after the last.
     fn get(&self, number: u64) -> Option<ContentPart> {
         if number >= self.parts {
             return None;
@@ -131,7 +131,7 @@ pub fn restore_pages<K: Sink>(archive: &dyn Pages, name: &str, sink: &mut K, wor
 /// ```
 ///
 /// # Errors
-/// [`Error::Archive`], also for a range behind the end; and those of the sink.
+/// [`Error::Archive`], also for a range past the end; and those of the sink.
 pub fn restore_ranges<K: Sink>(
     archive: &dyn Pages,
     name: &str,
@@ -143,14 +143,14 @@ pub fn restore_ranges<K: Sink>(
     let len_bytes = parts.len_bytes;
     observer.total(Some(len_bytes));
     let lanes = workers.threads().min(archive.max_readers()).max(1);
-    let content = PlacedContent::new(sink.write_mode(lanes)?, sink.name(), observer);
+    let content = ContentWriter::new(sink.write_mode(lanes)?, sink.name(), observer);
     let is_in_order = content.is_in_order();
-    let max_units = if is_in_order { lanes + WAITING } else { lanes }.min(MAX_UNITS);
+    let max_units = if is_in_order { lanes + QUEUED_UNITS } else { lanes }.min(MAX_UNITS);
     let work = RestoreRanges { archive, name, parts, content, observer, sink: PhantomData };
     let pipeline = Pipeline::new(work, 0, sink, max_units, observer);
     pipeline.run_on(workers.pool, (0..lanes).map(|_| ()));
     let done = pipeline.finish()?;
-    // A mapping of the output ends before it is used again.
+    // Unmaps the output before it is used again.
     drop(done.work);
     if !is_in_order {
         done.ordered.set_written(len_bytes);
@@ -168,7 +168,7 @@ impl<'a, K: Sink> Work for RestoreRanges<'a, K> {
 
     fn unit(&self) -> RangeUnit {
         let part = ContentPart { bytes: 0..0, output_start: 0 };
-        RangeUnit { part, room: AlignedPages::new(LANE_PAGES), within: 0..0, is_hole: false }
+        RangeUnit { part, buffer: AlignedPages::new(LANE_PAGES), within: 0..0, is_hole: false }
     }
 
     fn claim(&self, next: &mut u64, _lane: &mut (), unit: &mut RangeUnit) -> Result<bool> {
@@ -179,11 +179,11 @@ impl<'a, K: Sink> Work for RestoreRanges<'a, K> {
     }
 
     fn run(&self, _lane: &mut (), unit: &mut RangeUnit) -> Result<()> {
-        let RangeUnit { part, room, within, is_hole } = &mut *unit;
+        let RangeUnit { part, buffer, within, is_hole } = &mut *unit;
         let first = part.bytes.start / PAGE_BYTES;
         let position = |at: u64| usize::try_from(at - first * PAGE_BYTES).expect("a part is small");
         *within = position(part.bytes.start)..position(part.bytes.end);
-        let pages = &mut room[..within.end.div_ceil(PAGE_SIZE)];
+        let pages = &mut buffer[..within.end.div_ceil(PAGE_SIZE)];
         let read = timed(self.observer, Stage::Decode, || self.read_part(first, pages));
         *is_hole = read.map_err(|error| Error::archive(self.name, error))?;
         self.content.write(unit.part.output_start, std::iter::once(unit.span()))
@@ -210,12 +210,12 @@ impl<'a, K: Sink> Work for RestoreRanges<'a, K> {
 
 impl<K> RestoreRanges<'_, K> {
     /// Reads the pages of a part. Returns `true` if they are zeros that need not be in memory.
-    fn read_part(&self, first: u64, room: &mut [Page]) -> trueno_zram_archive::Result<bool> {
+    fn read_part(&self, first: u64, buffer: &mut [Page]) -> trueno_zram_archive::Result<bool> {
         let has_no_holes = matches!(self.content.mode, WriteMode::Positional { sparse: false, .. });
-        if !has_no_holes && self.is_hole(first..first + room.len() as u64)? {
+        if !has_no_holes && self.is_hole(first..first + buffer.len() as u64)? {
             return Ok(true);
         }
-        self.archive.read(first, room).map(|()| false)
+        self.archive.read(first, buffer).map(|()| false)
     }
 
     /// Returns `true` if the map of a delta states that pages are zero: a few of its bytes stand for thousands of them.
@@ -244,7 +244,7 @@ mod tests {
         let mut output_end = 0;
         for part in &all {
             assert_eq!(part.output_start, output_end);
-            assert_eq!(part.bytes.start / LANE_BYTES, (part.bytes.end - 1) / LANE_BYTES, "one lane's room");
+            assert_eq!(part.bytes.start / LANE_BYTES, (part.bytes.end - 1) / LANE_BYTES, "one lane's buffer");
             output_end += part.bytes.end - part.bytes.start;
         }
         assert_eq!(output_end, parts.len_bytes);

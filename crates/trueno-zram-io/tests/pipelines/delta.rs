@@ -9,7 +9,7 @@ use trueno_test_pages::generate::Generator;
 use trueno_zram_archive::{Delta, PageArchive, PageHash, PageHashes, PageOrigin, Pages, WriteOptions};
 use trueno_zram_core::{PAGE_SIZE, Page};
 use trueno_zram_io::{
-    Base, Compressors, DeltaOptions, Error, FileSource, Input, PageSource, Workers, compress, compress_delta,
+    Compressors, DeltaBase, DeltaOptions, Error, FileSource, Input, PageSource, Workers, compress, compress_delta,
 };
 
 use crate::{Numbers, codecs, pool};
@@ -88,7 +88,7 @@ fn every_changed_bit_is_noticed_and_equal_pages_are_stored_once() {
 
         let mut new = old.clone();
         change(&mut new, &mut random);
-        let made_from = Base { record: base.record(b"base.lz4").unwrap(), hashes: &hashes };
+        let made_from = DeltaBase { record: base.record(b"base.lz4").unwrap(), hashes: &hashes };
         let out = Vec::new();
         let options = WriteOptions::default();
         let done = compress_delta(
@@ -138,7 +138,7 @@ impl Fixture {
     fn delta_of(&self, source: impl PageSource<Error = Error>) -> Result<Vec<u8>, Error> {
         let base = self.base();
         let hashes = PageHashes::stored(&base).unwrap().unwrap();
-        let made_from = Base { record: base.record(b"base.lz4").unwrap(), hashes: &hashes };
+        let made_from = DeltaBase { record: base.record(b"base.lz4").unwrap(), hashes: &hashes };
         let (out, options) = (Vec::new(), WriteOptions::default());
         compress_delta(
             source,

@@ -117,12 +117,12 @@ fn every_way_restores_the_same_content() {
         for sparse in [false, true] {
             assert!(to_file(&path, folder.path(), sparse, Decoders::Cpu) == expected, "sparse: {sparse}");
         }
-        for helps in [false, true] {
+        for cpu_helps in [false, true] {
             let mut gpu = interpreter(Algorithm::Lz4, 1024);
-            let decoders = Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), helps };
-            assert!(by_groups(&path, decoders) == expected, "helps: {helps}");
-            let decoders = Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), helps };
-            assert!(to_file(&path, folder.path(), true, decoders) == expected, "helps: {helps}");
+            let decoders = Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), cpu_helps };
+            assert!(by_groups(&path, decoders) == expected, "cpu_helps: {cpu_helps}");
+            let decoders = Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), cpu_helps };
+            assert!(to_file(&path, folder.path(), true, decoders) == expected, "cpu_helps: {cpu_helps}");
         }
     }
 }
@@ -145,10 +145,10 @@ fn lanes_restore_all_of_an_intact_archive_of_either_format() {
         };
         assert!(is_whole(Decoders::Cpu), "{format:?}");
         assert!(restore(&input, &mut Discard, Decoders::Cpu, Workers::new(&pool(3))).is_ok(), "{format:?}");
-        for helps in [false, true] {
+        for cpu_helps in [false, true] {
             let mut gpu = interpreter(algorithm, 1024);
-            let decoders = Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), helps };
-            assert!(is_whole(decoders), "{format:?}, helps: {helps}");
+            let decoders = Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), cpu_helps };
+            assert!(is_whole(decoders), "{format:?}, cpu_helps: {cpu_helps}");
         }
     }
 }
@@ -208,7 +208,7 @@ fn damage_behind_the_first_groups_falls_back_to_the_stream_with_the_same_error()
     for on_gpu in [false, true] {
         let (mut gpu, mut memory) = (interpreter(Algorithm::Lz4, 1024), Memory::default());
         let decoders =
-            if on_gpu { Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), helps: true } } else { Decoders::Cpu };
+            if on_gpu { Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), cpu_helps: true } } else { Decoders::Cpu };
         let failed = restore(&Input::open(&path).unwrap(), &mut memory, decoders, Workers::new(&pool(1)));
         assert_eq!(failed.unwrap_err().to_string(), expected, "on a GPU: {on_gpu}");
         assert_eq!(memory.restarts, 1, "on a GPU: {on_gpu}");
@@ -232,7 +232,7 @@ fn an_output_that_fails_stops_all_lanes() {
         for on_gpu in [false, true] {
             let mut gpu = interpreter(Algorithm::Lz4, 1024);
             let decoders =
-                if on_gpu { Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), helps: true } } else { Decoders::Cpu };
+                if on_gpu { Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), cpu_helps: true } } else { Decoders::Cpu };
             let failed = restore(&input, &mut failing(false), decoders, Workers::new(&pool(3)));
             assert_eq!(failed.unwrap_err().to_string(), "memory: No space left on device", "on a GPU: {on_gpu}");
         }
@@ -258,7 +258,7 @@ fn a_lane_before_a_gpu_that_panics_does_not_hold_up_the_others() {
     let path = folder.path().join("archive");
     fs::write(&path, archive(&content(), false)).unwrap();
     let mut gpu = interpreter(Algorithm::Lz4, 1024);
-    let decoders = Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), helps: true };
+    let decoders = Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), cpu_helps: true };
     let _ = restore(&Input::open(&path).unwrap(), &mut failing(true), decoders, Workers::new(&pool(2)));
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use trueno_zram_archive::{Delta, Format, PageArchive, PageHashes, WriteOptions};
 use trueno_zram_core::{Algorithm, PAGE_SIZE};
 use trueno_zram_io::{
-    Base, Compressors, Decoders, DeltaOptions, Gpu, Input, Output, OutputOptions, OutputTarget, PageSource, Workers,
-    compress, compress_delta, restore, restore_pages, restore_ranges,
+    Compressors, Decoders, DeltaBase, DeltaOptions, Gpu, Input, Output, OutputOptions, OutputTarget, PageSource,
+    Workers, compress, compress_delta, restore, restore_pages, restore_ranges,
 };
 
 use crate::restore::content;
@@ -57,7 +57,7 @@ fn files_come_back_from_archives_of_both_formats_on_every_device() {
             let mut gpu = interpreter(format.1, 1024);
             let decoders = match on {
                 On::Cpu => Decoders::Cpu,
-                On::Gpu | On::Both => Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), helps: on == On::Both },
+                On::Gpu | On::Both => Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), cpu_helps: on == On::Both },
             };
             let mut output =
                 Output::create(&OutputTarget::Path(restored.clone()), None, OutputOptions::default()).unwrap();
@@ -81,7 +81,7 @@ fn a_standard_archive_and_a_delta_take_the_same_way_to_the_same_output() {
         let hashes = PageHashes::compute(&base()).unwrap();
         bytes[700 * PAGE_SIZE..][..50].fill(9);
         fs::write(&image, &bytes).unwrap();
-        let made_from = Base { record: base().record(b"archive").unwrap(), hashes: &hashes };
+        let made_from = DeltaBase { record: base().record(b"archive").unwrap(), hashes: &hashes };
         let (source, options) =
             (Input::open(&image).unwrap().into_pages(), WriteOptions::default().with_format(format));
         let mut codecs = codecs_of(algorithm, 2);

@@ -16,13 +16,13 @@ pub(super) const RUN_PAGES: usize = trueno_zram_archive::GROUP_PAGES;
 /// Memory of a process whose content comes from a source, page by page.
 ///
 /// ```
-/// use trueno_zram_restore::Extent;
+/// use trueno_zram_restore::MemoryExtent;
 /// // Three pages, whose content starts with the source's page 7.
-/// let extent = Extent { address: 0x7f00_0000_0000, pages: 3, first_page: 7 };
+/// let extent = MemoryExtent { address: 0x7f00_0000_0000, pages: 3, first_page: 7 };
 /// # drop(extent);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
+pub struct MemoryExtent {
     /// Its address, a multiple of 4096.
     pub address: u64,
     /// Its length.
@@ -60,13 +60,13 @@ pub(super) struct Contents {
 
 impl Contents {
     /// Checks extents, and numbers their pages. Returns the layout of the memory at the beginning as well.
-    pub(super) fn new(extents: &[Extent], content_len: u64) -> Result<(Self, Layout), Error> {
+    pub(super) fn new(extents: &[MemoryExtent], content_len: u64) -> Result<(Self, Layout), Error> {
         let mut spans = Vec::with_capacity(extents.len());
         let mut contents = Self { runs: Vec::new(), units: 0 };
         let mut last_end = 0;
         for (index, extent) in extents.iter().enumerate() {
             let refuse = |problem| Error::Region { index, problem };
-            let Extent { address, pages, first_page } = *extent;
+            let MemoryExtent { address, pages, first_page } = *extent;
             if !address.is_multiple_of(PAGE) {
                 return Err(refuse(RegionProblem::Alignment { what: "address", value: address, of: PAGE }));
             }
@@ -126,10 +126,10 @@ mod tests {
     #[test]
     fn pages_that_follow_each_other_make_runs_of_one_group() {
         let extents = [
-            Extent { address: 0x1000, pages: 1000, first_page: 5 },
-            Extent { address: 0x1000_0000, pages: 30, first_page: 1005 },
-            Extent { address: 0x2000_0000, pages: 2, first_page: 1040 },
-            Extent { address: 0x3000_0000, pages: 1500, first_page: 2048 },
+            MemoryExtent { address: 0x1000, pages: 1000, first_page: 5 },
+            MemoryExtent { address: 0x1000_0000, pages: 30, first_page: 1005 },
+            MemoryExtent { address: 0x2000_0000, pages: 2, first_page: 1040 },
+            MemoryExtent { address: 0x3000_0000, pages: 1500, first_page: 2048 },
         ];
         let (contents, layout) = Contents::new(&extents, 5000 * PAGE).unwrap();
         let runs: Vec<_> = contents.runs.iter().map(|run| (run.units.clone(), run.first_page)).collect();
@@ -141,11 +141,11 @@ mod tests {
 
     #[test]
     fn extents_that_make_no_sense_are_refused() {
-        let problem = |extents: &[Extent]| match Contents::new(extents, 10 * PAGE) {
+        let problem = |extents: &[MemoryExtent]| match Contents::new(extents, 10 * PAGE) {
             Err(Error::Region { index, problem }) => (index, problem),
             other => panic!("{other:?}"),
         };
-        let extent = |address, pages, first_page| Extent { address, pages, first_page };
+        let extent = |address, pages, first_page| MemoryExtent { address, pages, first_page };
         let alignment = RegionProblem::Alignment { what: "address", value: 5, of: PAGE };
         assert_eq!(problem(&[extent(5, 1, 0)]), (0, alignment));
         assert_eq!(problem(&[extent(0, 0, 0)]), (0, RegionProblem::Empty));

@@ -13,17 +13,17 @@ use super::restore::ProcessRestore;
 use crate::error::Error;
 use crate::lazy_memory::{Content, Stop};
 use crate::on_drop::OnDrop;
-use crate::options::{Notice, OnDamage};
+use crate::options::{OnDamage, notify_poisoned};
 use crate::read_intact::read_intact;
 
-/// Units that are filled by one call. More take fewer faults of a thread that reads behind the fill; the handler may have to wait
-/// for such a call: see `gate`.
+/// Units that are filled by one call. With more, a thread that reads just behind the fill faults less often, but the handler may
+/// have to wait longer for such a call: see `gate`.
 const FILL_CALL_UNITS: usize = 64;
-/// Units that are read though they are there already, rather than begin anew behind them.
+/// Runs of up to this many units that are there already are read again, rather than skipped.
 const GAP_UNITS: usize = 16;
 /// The delay before the background fill: processes that begin to run touch a few pages all over their memory first.
 pub(super) const START_PAUSE: Duration = Duration::from_millis(10);
-/// The same for the last worker, which there may be no core for.
+/// The same for the last worker, for which there may be no core.
 pub(super) const LAST_START_PAUSE: Duration = Duration::from_millis(40);
 /// The pause before memory is asked for again when the system has none.
 const MEMORY_PAUSE: Duration = Duration::from_millis(20);
@@ -45,7 +45,7 @@ struct QueueState {
 }
 
 impl QueueState {
-    /// Returns what is left of a pause after the start; `None` if that is not known.
+    /// Returns the rest of a pause that follows the start; `None` before the start.
     fn rest_of(&self, pause: Duration) -> Option<Duration> {
         self.started.map(|started| pause.saturating_sub(started.elapsed()))
     }
@@ -56,7 +56,7 @@ impl FillQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the workers begin.
+    /// Starts the workers.
     pub(super) fn start(&self) {
         self.lock().started = Some(Instant::now());
         self.changed.notify_all();
@@ -72,7 +72,7 @@ impl FillQueue {
         self.lock().started.is_some()
     }
 
-    /// Returns whether the background fill has begun.
+    /// Returns `true` if the background fill has begun.
     pub(super) fn is_filling(&self) -> bool {
         self.lock().rest_of(START_PAUSE) == Some(Duration::ZERO)
     }
@@ -137,7 +137,7 @@ impl Filler<'_> {
         let (restore, memory) = (self.restore, self.memory);
         let _finish = OnDrop(|| {
             if thread::panicking() {
-                restore.fail(memory, Error::Worker);
+                restore.fail(memory, Error::FillPanicked);
             }
             if memory.runs.finish(number) || memory.has_ended() {
                 restore.wake.wake();
@@ -188,7 +188,7 @@ impl Filler<'_> {
         let memory = self.memory;
         for (content, count) in Content::runs_of(pages) {
             let mut done = 0;
-            self.persist(|| {
+            self.retry(|| {
                 let rest = content.part(done * PAGE_SIZE..count * PAGE_SIZE);
                 done += memory.lazy.gate.pass(|| memory.put(first + done, rest))?;
                 Ok(done == count)
@@ -204,31 +204,31 @@ impl Filler<'_> {
         for unit in units.filter(|unit| memory.lazy.states.is_wanted(*unit)) {
             match memory.read(unit, &mut page) {
                 Ok(()) => self.fill_call(unit, &page)?,
-                Err(error) => self.give_up(unit, error)?,
+                Err(error) => self.poison_or_fail(unit, error)?,
             }
         }
         Ok(())
     }
 
-    /// Deals with a page that cannot be restored: poisons it, or has the process ended.
-    pub(super) fn give_up(&mut self, unit: usize, error: Error) -> Result<(), Stop> {
+    /// Poisons a page that cannot be restored, or fails if the process is to be ended instead.
+    pub(super) fn poison_or_fail(&mut self, unit: usize, error: Error) -> Result<(), Stop> {
         let (restore, memory) = (self.restore, self.memory);
         let is_ended = restore.options.on_damage == OnDamage::Kill && memory.process.is_some() && !memory.is_lost();
         if is_ended {
             return Err(Stop::Failed(error));
         }
-        match self.persist(|| memory.lazy.gate.pass(|| memory.poison(unit))) {
+        match self.retry(|| memory.lazy.gate.pass(|| memory.poison(unit))) {
             // The kernel cannot poison.
             Err(Stop::Failed(_)) => return Err(Stop::Failed(error)),
             other => other?,
         }
-        Notice::poisoned(&*restore.notify, &error);
+        notify_poisoned(&*restore.notify, &error);
         Ok(())
     }
 
-    /// Tries until it succeeds, while the process changes its memory or the system has none.
-    fn persist(&mut self, mut attempt: impl FnMut() -> Result<bool, Stop>) -> Result<(), Stop> {
-        while !self.restore.is_ending() {
+    /// Repeats an attempt until it succeeds, while the process changes its memory or the system is out of memory.
+    fn retry(&mut self, mut attempt: impl FnMut() -> Result<bool, Stop>) -> Result<(), Stop> {
+        while !self.restore.is_shut_down() {
             match attempt() {
                 Ok(true) => return Ok(()),
                 // The handler must read the events, and the process go on, before anything can be filled.
@@ -245,7 +245,7 @@ impl Filler<'_> {
 }
 
 /// Returns the parts of a run that still have to be filled. If that is most of it, the whole run: a group of an archive is
-/// restored faster as a whole. What is there already is not filled again.
+/// restored faster as a whole. Units that are there already are not filled again.
 fn parts_to_fill(memory: &ProcessMemory, units: Range<usize>) -> Vec<Range<usize>> {
     let states = &memory.lazy.states;
     if units.clone().filter(|unit| states.is_wanted(*unit)).count() * 2 > units.len() {

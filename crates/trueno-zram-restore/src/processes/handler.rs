@@ -27,7 +27,7 @@ use crate::wake::wait_for;
 const FAULT_CALL_UNITS: usize = 16;
 /// The time that the changes beside a fork may take to be reported, if the process never stops changing its memory. A thread
 /// reports a change right after it has made it.
-const SETTLE_PATIENCE: Duration = Duration::from_secs(1);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Blocks behind faults that wait for a quiet moment. Older ones are given up.
 const MAX_BLOCKS: usize = 16;
 
@@ -35,8 +35,8 @@ const MAX_BLOCKS: usize = 16;
 struct ServedProcess {
     memory: Arc<ProcessMemory>,
     faults: Vec<u64>,
-    /// Faults that were left to a worker. They matter again if the page is removed meanwhile.
-    left: Vec<u64>,
+    /// Faults that a worker is about to answer. They are answered here if the page is removed meanwhile.
+    delegated: Vec<u64>,
     streams: Streams,
     /// Units behind faults, the latest block last.
     blocks: Vec<Range<usize>>,
@@ -46,8 +46,8 @@ struct ServedProcess {
     was_changing: bool,
     /// It had threads that may change memory while another one forks.
     has_more_threads: bool,
-    /// When old changes were last forgotten.
-    forgotten: Instant,
+    /// The time at which old changes were last forgotten.
+    last_forget: Instant,
 }
 
 /// A child that gets nothing until the changes beside its fork are known.
@@ -61,23 +61,23 @@ impl ServedProcess {
         Self {
             memory,
             faults: Vec::new(),
-            left: Vec::new(),
+            delegated: Vec::new(),
             streams: Streams::default(),
             blocks: Vec::new(),
             unsettled_children: None,
             was_changing: false,
             has_more_threads: false,
-            forgotten: Instant::now(),
+            last_forget: Instant::now(),
         }
     }
 
     /// Takes the faults to answer now, with those that were left to workers and are still missing.
     fn take_faults(&mut self) -> Vec<u64> {
-        let Self { memory, faults, left, .. } = self;
+        let Self { memory, faults, delegated, .. } = self;
         let states = &memory.lazy.states;
         let is_there = |unit: usize| states.is_filled(unit) && !states.is_removed(unit);
-        left.retain(|address| !memory.layout().find(*address).is_some_and(is_there));
-        faults.append(left);
+        delegated.retain(|address| !memory.layout().find(*address).is_some_and(is_there));
+        faults.append(delegated);
         std::mem::take(faults)
     }
 
@@ -91,28 +91,28 @@ impl ServedProcess {
 enum Answer {
     Done,
     /// A worker is about to fill the page.
-    Left,
+    Delegated,
     /// The process must go on, or the system have memory, before the fault can be answered.
-    Again,
+    Retry,
 }
 
 pub(super) struct ProcessHandler<'a> {
     restore: &'a ProcessRestore,
     served: Vec<ServedProcess>,
-    /// Memory that can be neither restored nor poisoned. It stays as it is: whoever touches it waits.
+    /// Memory that can be neither restored nor poisoned. Threads that touch it wait.
     stuck: Vec<Arc<ProcessMemory>>,
     events: Events,
     buffer: Vec<Page>,
     report: RestoreReport,
     /// A fault must be tried again.
-    again: bool,
+    retry_faults: bool,
 }
 
 impl<'a> ProcessHandler<'a> {
     pub(super) fn new(restore: &'a ProcessRestore) -> Self {
         let report = RestoreReport { complete: true, ..RestoreReport::default() };
         let (served, stuck) = (Vec::new(), Vec::new());
-        Self { restore, served, stuck, events: Events::new(), buffer: Vec::new(), report, again: false }
+        Self { restore, served, stuck, events: Events::new(), buffer: Vec::new(), report, retry_faults: false }
     }
 
     /// Serves until there is nothing left to restore.
@@ -120,15 +120,15 @@ impl<'a> ProcessHandler<'a> {
         loop {
             self.take_added();
             self.finish();
-            if self.restore.is_ending() {
+            if self.restore.is_shut_down() {
                 return Err(Error::ShuttingDown);
             }
             if self.is_done() {
                 // Processes that were ended early are gone before `end_all` is done with all of them.
-                return if self.restore.has_begun_to_end() { Err(Error::ShuttingDown) } else { Ok(self.report) };
+                return if self.restore.is_shutting_down() { Err(Error::ShuttingDown) } else { Ok(self.report) };
             }
             let had_events = self.wait_for_events()?;
-            self.again = false;
+            self.retry_faults = false;
             for at in 0..self.served.len() {
                 self.settle(at);
                 let memory = Arc::clone(&self.served[at].memory);
@@ -137,7 +137,7 @@ impl<'a> ProcessHandler<'a> {
                         break;
                     }
                     let answer = self.answer(at, &memory, address & !(PAGE_SIZE as u64 - 1));
-                    self.note_answer(at, address, answer);
+                    self.record_answer(at, address, answer);
                 }
             }
             if !had_events && !self.fill_block() && self.is_busy() {
@@ -146,15 +146,16 @@ impl<'a> ProcessHandler<'a> {
         }
     }
 
-    /// Returns whether there is nothing left to restore, and will not be.
+    /// Returns `true` if there is nothing left to restore, and will not be.
     fn is_done(&self) -> bool {
         let is_idle = self.served.is_empty() && self.stuck.is_empty();
         is_idle && self.restore.queue.has_started() && self.restore.lock_added().is_empty()
     }
 
-    /// Returns whether there is something to do without an event.
+    /// Returns `true` if there is something to do without an event.
     fn is_busy(&self) -> bool {
-        self.again || self.served.iter().any(|served| !served.blocks.is_empty() || served.unsettled_children.is_some())
+        self.retry_faults
+            || self.served.iter().any(|served| !served.blocks.is_empty() || served.unsettled_children.is_some())
     }
 
     fn take_added(&mut self) {
@@ -170,9 +171,9 @@ impl<'a> ProcessHandler<'a> {
         self.served.push(ServedProcess::new(memory));
     }
 
-    /// Waits for events if there is nothing else to do, and reads them. Returns whether there were any.
+    /// Waits for events if there is nothing else to do, and reads them. Returns `true` if there were any.
     ///
-    /// It sleeps rather than look for the next fault, as the handler of VMs does: while workers fill memory, the cores are
+    /// Unlike the handler of VMs, it sleeps instead of polling for the next fault: while workers fill memory, the cores are
     /// awake, and the workers need them.
     fn wait_for_events(&mut self) -> Result<bool, Error> {
         let running: Vec<_> = self.served.iter().filter(|served| served.memory.running_process().is_some()).collect();
@@ -208,7 +209,7 @@ impl<'a> ProcessHandler<'a> {
                 return Ok(false);
             }
             let events = self.events.iter().collect::<Result<Vec<_>, Error>>()?;
-            events.into_iter().for_each(|event| self.follow(at, &memory, event));
+            events.into_iter().for_each(|event| self.apply_event(at, &memory, event));
             Ok(true)
         });
         result.unwrap_or_else(|error| {
@@ -217,8 +218,8 @@ impl<'a> ProcessHandler<'a> {
         })
     }
 
-    /// Notes an event. The gate is shut.
-    fn follow(&mut self, at: usize, memory: &Arc<ProcessMemory>, event: Event) {
+    /// Records an event. The gate is shut.
+    fn apply_event(&mut self, at: usize, memory: &Arc<ProcessMemory>, event: Event) {
         let served = &mut self.served[at];
         if !matches!(event, Event::Fault(_)) {
             served.unsettled_children.get_or_insert_default();
@@ -227,22 +228,22 @@ impl<'a> ProcessHandler<'a> {
             Event::Fault(address) => served.faults.push(address),
             Event::Removed(range) => {
                 let parts = memory.layout().parts_in(&range);
-                self.note_removed(memory, &parts);
+                self.record_removed(memory, &parts);
             }
             Event::Unmapped(range) => {
                 let mut layout = memory.layout_mut();
                 let parts = layout.unmap(&range);
                 let lost = parts.iter().flat_map(|span| span.unit_range());
-                lost.filter(|unit| !memory.lazy.states.is_removed(*unit)).for_each(|unit| layout.note_unmapped(unit));
+                lost.filter(|unit| !memory.lazy.states.is_removed(*unit)).for_each(|unit| layout.record_unmapped(unit));
                 drop(layout);
-                self.note_removed(memory, &parts);
+                self.record_removed(memory, &parts);
             }
             Event::Remapped { from, to, len } => {
                 let moved = memory.layout_mut().remap(from, to, len);
                 for UnsettledChild { memory: child, .. } in served.unsettled_children.iter().flatten() {
                     let target = to..to.saturating_add(len);
-                    if child.lazy.gate.shut(|| child.layout_mut().note_later(&moved, target)) {
-                        self.restore.fail(child, Error::Order);
+                    if child.lazy.gate.shut(|| child.layout_mut().record_parent_move(&moved, target)) {
+                        self.restore.fail(child, Error::ForkRace);
                     }
                 }
             }
@@ -253,7 +254,7 @@ impl<'a> ProcessHandler<'a> {
                 let unsettled = UnsettledChild { memory: Arc::clone(&child), since: Instant::now() };
                 served.unsettled_children.get_or_insert_default().push(unsettled);
                 self.restore.check_order(&child);
-                if self.restore.depend(&child) {
+                if self.restore.add_dependent(&child) {
                     self.serve(child);
                 } else {
                     child.end();
@@ -262,9 +263,9 @@ impl<'a> ProcessHandler<'a> {
         }
     }
 
-    /// Notes that a process is not changing its memory any more, if that is so.
+    /// Checks if a process has stopped changing its memory, and then starts the children that waited for it.
     fn settle(&mut self, at: usize) {
-        let ServedProcess { memory, unsettled_children, was_changing, forgotten, .. } = &mut self.served[at];
+        let ServedProcess { memory, unsettled_children, was_changing, last_forget, .. } = &mut self.served[at];
         if unsettled_children.is_none() {
             return;
         }
@@ -274,17 +275,17 @@ impl<'a> ProcessHandler<'a> {
             return;
         }
         *was_changing = true;
-        // Threads that never pause must not keep children waiting for ever, nor make the list of changes grow.
-        if forgotten.elapsed() > SETTLE_PATIENCE {
-            *forgotten = Instant::now();
+        // Threads that never pause must not keep children waiting forever, nor make the list of changes grow.
+        if last_forget.elapsed() > SETTLE_TIMEOUT {
+            *last_forget = Instant::now();
             memory.lazy.gate.shut(|| memory.layout_mut().forget_old());
         }
-        let is_due = |child: &mut UnsettledChild| child.since.elapsed() > SETTLE_PATIENCE;
+        let is_due = |child: &mut UnsettledChild| child.since.elapsed() > SETTLE_TIMEOUT;
         let due: Vec<_> = unsettled_children.iter_mut().flat_map(|children| children.extract_if(.., is_due)).collect();
         due.into_iter().for_each(|child| self.start_child(&child.memory));
     }
 
-    /// Lets children be restored that were forked while a process changed its memory.
+    /// Starts the children that were forked while a process changed its memory.
     fn settle_children(&mut self, at: usize) {
         let ServedProcess { memory, unsettled_children, was_changing, has_more_threads, .. } = &mut self.served[at];
         // A process that has ended reports no more of the changes that were under way. A process of one thread had none beside the fork.
@@ -292,13 +293,13 @@ impl<'a> ProcessHandler<'a> {
         let are_lost = was_changing && has_more_threads && memory.is_gone();
         for UnsettledChild { memory: child, .. } in unsettled_children.take().into_iter().flatten() {
             if are_lost {
-                self.restore.fail(&child, Error::Unreported);
+                self.restore.fail(&child, Error::ParentEnded);
             }
             self.start_child(&child);
         }
     }
 
-    /// Lets a child be restored.
+    /// Starts to restore a child.
     fn start_child(&self, child: &Arc<ProcessMemory>) {
         child.settle_fork();
         self.restore.queue.add(child);
@@ -313,16 +314,16 @@ impl<'a> ProcessHandler<'a> {
     }
 
     /// Records the result of answering a fault.
-    fn note_answer(&mut self, at: usize, address: u64, answer: Result<Answer, Stop>) {
-        let ServedProcess { memory, faults, left, .. } = &mut self.served[at];
+    fn record_answer(&mut self, at: usize, address: u64, answer: Result<Answer, Stop>) {
+        let ServedProcess { memory, faults, delegated, .. } = &mut self.served[at];
         match answer {
             Ok(Answer::Done) => {
                 memory.lazy.counters.faults.fetch_add(1, Ordering::Relaxed);
             }
-            Ok(Answer::Left) => left.push(address),
-            Ok(Answer::Again) | Err(Stop::NoMemory) => {
+            Ok(Answer::Delegated) => delegated.push(address),
+            Ok(Answer::Retry) | Err(Stop::NoMemory) => {
                 faults.push(address);
-                self.again = true;
+                self.retry_faults = true;
             }
             Err(Stop::Ended) => memory.set_ended(),
             Err(Stop::Failed(error)) => {
@@ -334,24 +335,24 @@ impl<'a> ProcessHandler<'a> {
 
     fn answer(&mut self, at: usize, memory: &Arc<ProcessMemory>, address: u64) -> Result<Answer, Stop> {
         if memory.is_unsettled() {
-            return Ok(Answer::Again);
+            return Ok(Answer::Retry);
         }
         let unit = memory.layout().find(address);
         let Some(unit) = unit.filter(|unit| memory.lazy.states.is_wanted(*unit)) else {
             // In no unit, or removed: zeros. Filled: the thread waits no longer.
-            return memory.put_zeros(address).map(|is_done| if is_done { Answer::Done } else { Answer::Again });
+            return memory.put_zeros(address).map(|is_done| if is_done { Answer::Done } else { Answer::Retry });
         };
-        // It may be filled at another address. What is at this one is known then.
+        // It may be filled at another address. Then the content of this one is known.
         let is_uncertain = memory.layout().is_uncertain(unit);
         let done = |is_done: bool| match is_done {
-            true if is_uncertain && !memory.lazy.states.is_wanted(unit) => Answer::Again,
+            true if is_uncertain && !memory.lazy.states.is_wanted(unit) => Answer::Retry,
             true => Answer::Done,
-            false => Answer::Again,
+            false => Answer::Retry,
         };
         let run = memory.contents.run_of(unit);
         if memory.runs.is_being_filled(run) {
             memory.runs.set_urgent(unit);
-            return Ok(if is_uncertain { Answer::Again } else { Answer::Left });
+            return Ok(if is_uncertain { Answer::Retry } else { Answer::Delegated });
         }
         memory.runs.ask_for(run + 1);
         // A first page takes as long as its whole group. A process that begins to run touches only a few pages of each.
@@ -361,7 +362,7 @@ impl<'a> ProcessHandler<'a> {
             self.fill_run(memory, run);
             return Ok(done(!memory.lazy.states.is_wanted(unit)));
         }
-        let units = self.served[at].streams.note(unit);
+        let units = self.served[at].streams.record_fault(unit);
         let end = memory.contents.runs[run].units.end.min(unit + units);
         let call_end = end.min(unit + FAULT_CALL_UNITS);
         let put = self.fill_units(memory, unit..call_end)?;
@@ -390,7 +391,7 @@ impl<'a> ProcessHandler<'a> {
                 Err(_) if count > 0 => break,
                 Err(error) => {
                     let restore = self.restore;
-                    Filler { restore, memory, wait: &mut || self.catch_up() }.give_up(units.start, error)?;
+                    Filler { restore, memory, wait: &mut || self.catch_up() }.poison_or_fail(units.start, error)?;
                     return Ok(1);
                 }
             }
@@ -426,7 +427,7 @@ impl<'a> ProcessHandler<'a> {
         true
     }
 
-    /// Lets go of processes that have ended, or are complete.
+    /// Stops serving processes that have ended or are complete.
     fn finish(&mut self) {
         for at in 0..self.served.len() {
             if self.served[at].memory.has_ended() {
@@ -436,9 +437,9 @@ impl<'a> ProcessHandler<'a> {
         for served in std::mem::take(&mut self.served) {
             let memory = &served.memory;
             // It is still needed while its changes may concern a child.
-            let is_done = !memory.runs.are_left() && memory.is_complete() && !served.has_unsettled_children();
+            let is_done = !memory.runs.has_unfinished() && memory.is_complete() && !served.has_unsettled_children();
             if memory.has_ended() || is_done {
-                self.restore.release(memory);
+                self.restore.remove_dependent(memory);
                 self.restore.queue.remove(memory);
                 memory.lazy.counters.add_to(&mut self.report);
                 self.report.complete &= memory.is_complete() && !memory.is_lost();
@@ -447,7 +448,7 @@ impl<'a> ProcessHandler<'a> {
                 }
                 continue;
             }
-            let is_lost = memory.is_lost() && !memory.runs.are_left() && !served.has_unsettled_children();
+            let is_lost = memory.is_lost() && !memory.runs.has_unfinished() && !served.has_unsettled_children();
             if is_lost && memory.try_poison_missing().is_err() && memory.process.is_none() {
                 self.stuck.push(Arc::clone(memory));
                 continue;
@@ -456,8 +457,8 @@ impl<'a> ProcessHandler<'a> {
         }
     }
 
-    /// Notes that the content of units was given back. If it is not known whether they were there, the process is given up.
-    fn note_removed(&self, memory: &ProcessMemory, parts: &[UnitSpan]) {
+    /// Records that the content of units was given back. If it is not known whether they were there, the process is given up.
+    fn record_removed(&self, memory: &ProcessMemory, parts: &[UnitSpan]) {
         let layout = memory.layout();
         let (mut removed, mut is_known) = (0, true);
         for unit in parts.iter().flat_map(UnitSpan::unit_range) {
@@ -470,7 +471,7 @@ impl<'a> ProcessHandler<'a> {
         drop(layout);
         memory.lazy.counters.removed_bytes.fetch_add(removed * PAGE_SIZE as u64, Ordering::Relaxed);
         if !is_known {
-            self.restore.fail(memory, Error::Order);
+            self.restore.fail(memory, Error::ForkRace);
         }
     }
 }

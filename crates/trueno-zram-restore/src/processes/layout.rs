@@ -10,7 +10,7 @@
 //! - Memory is moved to addresses that another thread has just left. The event that these were unmapped comes after that of the
 //!   move (`mremap` sends it second). So addresses that were moved to since no change was under way are not taken as unmapped. If they
 //!   were, after all, the kernel refuses to fill them.
-//! - A process forks while another thread moves or unmaps memory. Which of both came first cannot be told, so a child has the
+//! - A process forks while another thread moves or unmaps memory. The order of the two is unknown, so a child has the
 //!   memory at its new address or at its old one: the other is an **alternative**. The kernel says where nothing is. Places are
 //!   tried from the oldest to the newest: what a unit has left is free, whereas it may have been moved onto other memory. If an address
 //!   may have one of two units in the child, or memory that came from elsewhere, the layout is **ambiguous**, and the child
@@ -48,7 +48,7 @@ impl UnitSpan {
         self.unit_range().contains(&unit).then(|| self.start + (unit - self.first_unit) as u64 * PAGE)
     }
 
-    /// Returns whether an address has one unit by this span, and another by the other one.
+    /// Returns `true` if an address has one unit by this span, and another by the other one.
     fn differs_from(&self, other: &Self) -> bool {
         let (start, end) = (self.start.max(other.start), self.end().min(other.end()));
         start < end && self.unit_at(start) != other.unit_at(start)
@@ -89,17 +89,17 @@ pub(super) struct Layout {
     unmapped: Vec<Range<usize>>,
     /// Addresses that were moved to since no change was under way.
     moved_to: Vec<Range<u64>>,
-    /// Those among them that got memory without units.
-    intruded: Vec<Range<u64>>,
-    /// The lengths of `former`, `unmapped`, `moved_to` and `intruded` at the last
+    /// Those among them that got foreign memory: memory without units.
+    foreign: Vec<Range<u64>>,
+    /// The lengths of `former`, `unmapped`, `moved_to` and `foreign` at the last
     /// [`forget_old`](Self::forget_old).
     old: [usize; 4],
     /// Places where units may still be, by changes that were under way when this process was forked, the oldest first.
     earlier: Vec<UnitSpan>,
     /// Places where they may already be.
     later: Vec<UnitSpan>,
-    /// Addresses that may have got memory without units by these changes.
-    inherited_intruded: Vec<Range<u64>>,
+    /// Addresses that may have got foreign memory by these changes.
+    inherited_foreign: Vec<Range<u64>>,
 }
 
 impl Layout {
@@ -132,7 +132,7 @@ impl Layout {
         self.earlier.iter().chain(&self.later)
     }
 
-    /// Returns whether a unit has more than one address where it may be, or none but such.
+    /// Returns `true` if a unit has more than one address where it may be, or none but such.
     pub(super) fn is_uncertain(&self, unit: usize) -> bool {
         self.alternatives().any(|span| span.unit_range().contains(&unit))
     }
@@ -156,7 +156,7 @@ impl Layout {
         self.by_address.values().chain(self.alternatives())
     }
 
-    /// Notes that addresses were unmapped. Returns what was there.
+    /// Records that addresses were unmapped. Returns what was there.
     pub(super) fn unmap(&mut self, range: &Range<u64>) -> Vec<UnitSpan> {
         let moved_to = std::mem::take(&mut self.moved_to);
         let taken = self.take(range, &moved_to);
@@ -165,15 +165,15 @@ impl Layout {
         taken
     }
 
-    /// Notes that a unit is lost since it was unmapped, and was not given back before.
-    pub(super) fn note_unmapped(&mut self, unit: usize) {
+    /// Records that a unit is lost since it was unmapped, and was not given back before.
+    pub(super) fn record_unmapped(&mut self, unit: usize) {
         match self.unmapped.last_mut() {
             Some(units) if units.end == unit => units.end += 1,
             _ => self.unmapped.push(unit..unit + 1),
         }
     }
 
-    /// Notes that memory was moved. Returns what was moved, at its new addresses.
+    /// Records that memory was moved. Returns what was moved, at its new addresses.
     pub(super) fn remap(&mut self, from: u64, to: u64, len: u64) -> Vec<UnitSpan> {
         let source = from..from.saturating_add(len);
         let shift = |span: UnitSpan| UnitSpan { start: span.start - from + to, ..span };
@@ -190,28 +190,28 @@ impl Layout {
         self.moved_to.push(target.clone());
         let moved: Vec<UnitSpan> = taken.into_iter().map(shift).collect();
         moved.iter().for_each(|span| self.insert(*span));
-        self.intruded.extend(without_spans(target, &moved));
+        self.foreign.extend(without_spans(target, &moved));
         moved
     }
 
-    /// Notes that no change is under way: all events were read.
+    /// Records that no change is under way: all events were read.
     pub(super) fn settle(&mut self) {
         self.former.clear();
         self.unmapped.clear();
         self.moved_to.clear();
-        self.intruded.clear();
+        self.foreign.clear();
         self.old = [0; 4];
     }
 
     /// Forgets changes that were known when this was called the last time: those that were under way beside them have been
     /// reported since.
     pub(super) fn forget_old(&mut self) {
-        let [former, unmapped, moved_to, intruded] = self.old;
+        let [former, unmapped, moved_to, foreign] = self.old;
         self.former.drain(..former);
         self.unmapped.drain(..unmapped);
         self.moved_to.drain(..moved_to);
-        self.intruded.drain(..intruded);
-        self.old = [self.former.len(), self.unmapped.len(), self.moved_to.len(), self.intruded.len()];
+        self.foreign.drain(..foreign);
+        self.old = [self.former.len(), self.unmapped.len(), self.moved_to.len(), self.foreign.len()];
     }
 
     /// Returns the layout of a child that was forked now, and the units that it may have, but this process no longer has.
@@ -221,25 +221,25 @@ impl Layout {
             by_unit: self.by_unit.clone(),
             earlier: [&self.earlier[..], &self.former, &self.displaced].concat(),
             later: self.later.clone(),
-            inherited_intruded: [&self.inherited_intruded[..], &self.intruded].concat(),
+            inherited_foreign: [&self.inherited_foreign[..], &self.foreign].concat(),
             ..Self::default()
         };
         (child, self.unmapped.clone())
     }
 
-    /// Notes a change of the process that this one was forked from: its units may already be at other addresses, and other memory
-    /// may be at theirs. Returns whether that makes the layout ambiguous.
-    pub(super) fn note_later(&mut self, moved: &[UnitSpan], target: Range<u64>) -> bool {
-        let intruded = without_spans(target, moved);
+    /// Records a change of the process that this one was forked from: its units may already be at other addresses, and other memory
+    /// may be at theirs. Returns `true` if that makes the layout ambiguous.
+    pub(super) fn record_parent_move(&mut self, moved: &[UnitSpan], target: Range<u64>) -> bool {
+        let foreign = without_spans(target, moved);
         let is_ambiguous = moved.iter().any(|span| self.has_other_unit(span))
-            || intruded.iter().any(|range| !self.parts_in(range).is_empty())
-            || moved.iter().any(|span| self.inherited_intruded.iter().any(|range| span.part_in(range).is_some()));
+            || foreign.iter().any(|range| !self.parts_in(range).is_empty())
+            || moved.iter().any(|span| self.inherited_foreign.iter().any(|range| span.part_in(range).is_some()));
         self.later.extend_from_slice(moved);
-        self.inherited_intruded.extend(intruded);
+        self.inherited_foreign.extend(foreign);
         is_ambiguous
     }
 
-    /// Returns whether other units may be where a span is.
+    /// Returns `true` if other units may be where a span is.
     fn has_other_unit(&self, span: &UnitSpan) -> bool {
         self.has_other_unit_placed(span) || self.alternatives().any(|other| other.differs_from(span))
     }
@@ -257,13 +257,13 @@ impl Layout {
         }
     }
 
-    /// Notes that no change of the process that this one was forked from is under way.
+    /// Records that no change of the process that this one was forked from is under way.
     pub(super) fn drop_inherited(&mut self, is_wanted: impl Fn(usize) -> bool) {
-        self.inherited_intruded.clear();
+        self.inherited_foreign.clear();
         self.drop_alternatives(is_wanted);
     }
 
-    /// Returns whether an address may have one of two units, or a unit or other memory that was moved there.
+    /// Returns `true` if an address may have one of two units, or a unit or other memory that was moved there.
     pub(super) fn is_ambiguous(&self) -> bool {
         let mut alternatives: Vec<&UnitSpan> = self.alternatives().collect();
         alternatives.sort_unstable_by_key(|span| span.start);
@@ -276,7 +276,7 @@ impl Layout {
             }
             is_other
         });
-        has_two_units || self.inherited_intruded.iter().any(|range| !self.parts_in(range).is_empty())
+        has_two_units || self.inherited_foreign.iter().any(|range| !self.parts_in(range).is_empty())
     }
 
     /// Removes what an event about a range of addresses concerns: first what is displaced there, then everything that is not

@@ -13,11 +13,11 @@ use super::runs::Runs;
 use crate::error::Error;
 use crate::lazy_memory::{Content, Filled, LazyMemory, Stop};
 use crate::process::Process;
-use crate::states::Bits;
+use crate::states::AtomicBitSet;
 use crate::uffd::{PROBE_ADDRESS, Userfaultfd};
 
 /// The time that processes may keep changing memory that has to be poisoned.
-const POISON_PATIENCE: Duration = Duration::from_secs(10);
+const POISON_TIMEOUT: Duration = Duration::from_secs(10);
 /// The pause before that is tried again.
 const POISON_PAUSE: Duration = Duration::from_millis(1);
 
@@ -32,12 +32,12 @@ pub(super) struct ProcessMemory {
     pub(super) runs: Runs,
     /// Changed only while the gate is shut.
     layout: RwLock<Layout>,
-    /// Units whose address is not there: nobody can touch them.
-    absent: Bits,
+    /// Units that are not mapped anywhere, so that no thread can touch them.
+    absent: AtomicBitSet,
     /// Changes of the process that this one was forked from, of which not all events were read, may have come before the fork.
     /// Until they were read, it is not known what is at any address.
     unsettled: AtomicBool,
-    /// Nothing more can be restored. What is missing is treated as damaged.
+    /// Nothing more can be restored. Missing units are treated as damaged.
     lost: AtomicBool,
     /// The kernel says that the memory is gone.
     ended: AtomicBool,
@@ -59,7 +59,7 @@ impl ProcessMemory {
             process,
             runs: Runs::new(contents.runs.len()),
             layout: RwLock::new(layout),
-            absent: Bits::new(contents.units),
+            absent: AtomicBitSet::new(contents.units),
             unsettled: AtomicBool::new(false),
             lost: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -94,7 +94,7 @@ impl ProcessMemory {
         self.unsettled.load(Ordering::Acquire)
     }
 
-    /// Notes that all changes that may have come before this process was forked are known.
+    /// Records that all changes that may have come before this process was forked are known.
     pub(super) fn settle_fork(&self) {
         self.lazy.gate.shut(|| self.layout_mut().drop_inherited(|unit| self.lazy.states.is_wanted(unit)));
         self.unsettled.store(false, Ordering::Release);
@@ -104,7 +104,7 @@ impl ProcessMemory {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Notes that nothing more can be restored. Returns whether that was known.
+    /// Records that nothing more can be restored. Returns `true` if that was known.
     pub(super) fn set_lost(&self) -> bool {
         self.lost.swap(true, Ordering::AcqRel)
     }
@@ -122,7 +122,7 @@ impl ProcessMemory {
         self.process.as_ref().filter(|_| !self.is_orphaned.load(Ordering::Acquire))
     }
 
-    /// Notes that the process has ended.
+    /// Records that the process has ended.
     pub(super) fn set_process_ended(&self) {
         self.is_orphaned.store(true, Ordering::Release);
         if self.is_gone() {
@@ -145,7 +145,7 @@ impl ProcessMemory {
     }
 
     /// Fills the units from `first` on that are wanted, and wakes the threads that wait for them. Returns how many units are
-    /// dealt with: fewer than all if the process is changing its memory, and events must be read before it goes on.
+    /// done: fewer than all if the process is changing its memory, and events must be read before it goes on.
     pub(super) fn put(&self, first: usize, content: Content<'_>) -> Result<usize, Stop> {
         if self.is_unsettled() {
             return Ok(0);
@@ -176,7 +176,7 @@ impl ProcessMemory {
         Ok(unit - first)
     }
 
-    /// Fills units at an address. Returns how many are dealt with: 0 if the process is changing its memory.
+    /// Fills units at an address. Returns how many are done: 0 if the process is changing its memory.
     fn fill_at(&self, layout: &Layout, address: u64, unit: usize, mut content: Content<'_>) -> Result<usize, Stop> {
         loop {
             let units = content.len() / PAGE_SIZE;
@@ -209,7 +209,7 @@ impl ProcessMemory {
         Ok(1)
     }
 
-    /// Returns whether an address where nothing can be filled is not mapped, rather than being changed right now. Wakes the threads
+    /// Returns `true` if an address where nothing can be filled is not mapped, rather than being changed right now. Wakes the threads
     /// that wait for it then.
     fn is_unmapped(&self, address: u64) -> bool {
         let is_unmapped = !self.lazy.uffd.is_changing();
@@ -285,7 +285,7 @@ impl ProcessMemory {
         self.is_gone() || self.poison_missing()
     }
 
-    /// Returns whether nobody has this memory any more. A process may have begun another program, and its memory may live on after
+    /// Returns `true` if no process has this memory any more. A process may have begun another program, and its memory may live on after
     /// it, in a process that shares it.
     pub(super) fn is_gone(&self) -> bool {
         self.is_gone_by(&self.layout())
@@ -295,10 +295,10 @@ impl ProcessMemory {
         layout.find(PROBE_ADDRESS).is_none() && self.lazy.uffd.is_gone()
     }
 
-    /// Poisons all that is missing. What the process changes right now is tried again: the handler reads the events meanwhile.
+    /// Poisons all missing units. Those that the process is changing are tried again: the handler reads the events meanwhile.
     fn poison_missing(&self) -> bool {
         self.set_lost();
-        let deadline = Instant::now() + POISON_PATIENCE;
+        let deadline = Instant::now() + POISON_TIMEOUT;
         loop {
             match self.try_poison_missing() {
                 Ok(true) | Err(Stop::Ended) => return true,
@@ -308,7 +308,7 @@ impl ProcessMemory {
         }
     }
 
-    /// Poisons what is missing, but for what the process is changing. Returns whether that was all.
+    /// Poisons missing units, except those that the process is changing. Returns `true` if there were none of these.
     pub(super) fn try_poison_missing(&self) -> Result<bool, Stop> {
         let spans: Vec<UnitSpan> = self.layout().spans().copied().collect();
         let missing = spans.iter().flat_map(UnitSpan::unit_range).filter(|unit| self.lazy.states.is_wanted(*unit));

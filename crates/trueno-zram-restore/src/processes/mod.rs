@@ -9,5 +9,5 @@ mod restore;
 mod runs;
 mod streams;
 
-pub use contents::Extent;
+pub use contents::MemoryExtent;
 pub use restore::{MissingMemory, ProcessRestore};

@@ -8,7 +8,7 @@ use std::thread;
 
 use trueno_zram_archive::Pages;
 
-use super::contents::{Contents, Extent};
+use super::contents::{Contents, MemoryExtent};
 use super::fill::{FillQueue, LAST_START_PAUSE, START_PAUSE};
 use super::handler::ProcessHandler;
 use super::memory::ProcessMemory;
@@ -30,7 +30,7 @@ pub struct MissingMemory {
     /// The content.
     pub source: Arc<dyn Pages>,
     /// Addresses and their content, in the order of addresses.
-    pub extents: Vec<Extent>,
+    pub extents: Vec<MemoryExtent>,
 }
 
 impl fmt::Debug for MissingMemory {
@@ -41,19 +41,20 @@ impl fmt::Debug for MissingMemory {
 
 /// Restores the memory of processes while they run: each page when it is first touched, everything else in the background.
 ///
-/// Each process is handed over with its userfaultfd and the memory that is missing. What it moves, unmaps or gives back
-/// meanwhile is followed, and so are the children that it forks. Memory that is registered but in no extent becomes zeros.
-/// Once nothing is missing, the userfaultfd is closed, and the process depends on nobody.
+/// Each process is handed over with its userfaultfd and the memory that is missing. Its moves, unmappings and discards of memory
+/// are tracked meanwhile, and so are the children that it forks. Memory that is registered but in no extent becomes zeros.
+/// Once nothing is missing, the userfaultfd is closed, and the process no longer depends on the handler.
 ///
 /// A process never sees zeros in place of what is missing, with the exceptions in `docs/RESTORE.md`. If it cannot be restored, or
-/// restoring ends early, it is ended (SIGKILL). Children that it has forked are not known by number: what they miss is poisoned, so that touching it fails.
+/// restoring ends early, it is ended (SIGKILL). Children that it has forked are not known by number: their missing pages are
+/// poisoned, so that touching them fails.
 ///
 /// ```no_run
-/// use trueno_zram_restore::{Extent, Image, MissingMemory, Process, ProcessRestore, RestoreOptions};
+/// use trueno_zram_restore::{MemoryExtent, Image, MissingMemory, Process, ProcessRestore, RestoreOptions};
 /// # fn handed_over() -> std::os::fd::OwnedFd { unimplemented!() }
 /// let image = std::sync::Arc::new(Image::new(vec![[7; 4096]; 3]));
 /// let restore = ProcessRestore::new(RestoreOptions::default())?;
-/// let extents = [Extent { address: 0x7f00_0000_0000, pages: 3, first_page: 0 }];
+/// let extents = [MemoryExtent { address: 0x7f00_0000_0000, pages: 3, first_page: 0 }];
 /// let memory = MissingMemory { pid: 42, uffd: handed_over(), source: image, extents: extents.into() };
 /// restore.add(Process::open(42)?, memory)?;
 /// restore.start_fill();
@@ -70,7 +71,7 @@ pub struct ProcessRestore {
     dependents: Mutex<Dependents>,
     /// Wakes the handler when something was added, or has ended.
     pub(super) wake: Wake,
-    ending: AtomicBool,
+    shut_down: AtomicBool,
     failed: AtomicU64,
 }
 
@@ -81,7 +82,7 @@ struct Dependents {
 }
 
 impl ProcessRestore {
-    /// Restores with these options. Only `workers` and `on_damage` have a meaning here.
+    /// Restores with these options. Only `workers` and `on_damage` are used.
     ///
     /// ```
     /// use trueno_zram_restore::{ProcessRestore, RestoreOptions};
@@ -103,12 +104,19 @@ impl ProcessRestore {
             added: Mutex::default(),
             dependents: Mutex::default(),
             wake: Wake::new()?,
-            ending: AtomicBool::new(false),
+            shut_down: AtomicBool::new(false),
             failed: AtomicU64::new(0),
         })
     }
 
     /// Calls `notify` with each event of a process.
+    ///
+    /// ```
+    /// use trueno_zram_restore::{ProcessRestore, RestoreOptions};
+    /// let restore = ProcessRestore::new(RestoreOptions::default())?.on_notice(|notice| eprintln!("{notice:?}"));
+    /// # drop(restore);
+    /// # Ok::<(), trueno_zram_restore::Error>(())
+    /// ```
     #[must_use]
     pub fn on_notice(mut self, notify: impl Fn(Notice<'_>) + Send + Sync + 'static) -> Self {
         self.notify = Box::new(notify);
@@ -127,13 +135,13 @@ impl ProcessRestore {
         let (contents, layout) = match checked.and_then(|checked| uffd.prepare_for_process().map(|()| checked)) {
             Ok(checked) => checked,
             Err(error) => {
-                end_before(&process, uffd);
+                end_then_close(&process, uffd);
                 return Err(error);
             }
         };
         let lazy = LazyMemory::new(Arc::new(uffd), source, UnitStates::new(contents.units));
         let memory = Arc::new(ProcessMemory::new(pid, Some(process), lazy, Arc::new(contents), layout));
-        if !self.depend(&memory) {
+        if !self.add_dependent(&memory) {
             memory.end();
             return Err(Error::ShuttingDown);
         }
@@ -143,13 +151,29 @@ impl ProcessRestore {
     }
 
     /// Ends a process that was handed over with its userfaultfd, but cannot be restored.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_restore::{Process, ProcessRestore, RestoreOptions};
+    /// # fn handed_over() -> std::os::fd::OwnedFd { unimplemented!() }
+    /// let restore = ProcessRestore::new(RestoreOptions::default())?;
+    /// restore.refuse(&Process::open(42)?, handed_over());
+    /// # Ok::<(), trueno_zram_restore::Error>(())
+    /// ```
     pub fn refuse(&self, process: &Process, uffd: OwnedFd) {
         if let Ok(uffd) = Userfaultfd::new(uffd) {
-            end_before(process, uffd);
+            end_then_close(process, uffd);
         }
     }
 
     /// Makes every access to missing memory fail: for memory that was handed over without a process that can be ended.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_restore::{MissingMemory, ProcessRestore, RestoreOptions};
+    /// # fn handed_over() -> MissingMemory { unimplemented!() }
+    /// let restore = ProcessRestore::new(RestoreOptions::default())?;
+    /// restore.poison(handed_over());
+    /// # Ok::<(), trueno_zram_restore::Error>(())
+    /// ```
     pub fn poison(&self, memory: MissingMemory) {
         let MissingMemory { pid, uffd, source, extents } = memory;
         let prepared = Userfaultfd::new(uffd).and_then(|uffd| {
@@ -226,23 +250,23 @@ impl ProcessRestore {
         for memory in &memories {
             memory.end();
         }
-        self.ending.store(true, Ordering::Release);
+        self.shut_down.store(true, Ordering::Release);
         self.queue.end();
         self.wake.wake();
     }
 
-    /// Returns whether [`end_all`](Self::end_all) is done: no handler is needed any more.
-    pub(super) fn is_ending(&self) -> bool {
-        self.ending.load(Ordering::Acquire)
+    /// Returns `true` if [`end_all`](Self::end_all) is done: no handler is needed any more.
+    pub(super) fn is_shut_down(&self) -> bool {
+        self.shut_down.load(Ordering::Acquire)
     }
 
-    /// Returns whether [`end_all`](Self::end_all) was called.
-    pub(super) fn has_begun_to_end(&self) -> bool {
+    /// Returns `true` if [`end_all`](Self::end_all) was called.
+    pub(super) fn is_shutting_down(&self) -> bool {
         self.lock_dependents().ending
     }
 
-    /// Notes that a process would see zeros without the handler. Returns `false` if it is too late for that.
-    pub(super) fn depend(&self, memory: &Arc<ProcessMemory>) -> bool {
+    /// Records that a process would see zeros without the handler. Returns `false` if it is too late for that.
+    pub(super) fn add_dependent(&self, memory: &Arc<ProcessMemory>) -> bool {
         let mut dependents = self.lock_dependents();
         if !dependents.ending {
             dependents.memories.push(Arc::clone(memory));
@@ -250,21 +274,21 @@ impl ProcessRestore {
         !dependents.ending
     }
 
-    /// Notes that a process no longer needs the handler.
-    pub(super) fn release(&self, memory: &Arc<ProcessMemory>) {
+    /// Records that a process no longer needs the handler.
+    pub(super) fn remove_dependent(&self, memory: &Arc<ProcessMemory>) {
         self.lock_dependents().memories.retain(|other| !Arc::ptr_eq(other, memory));
     }
 
-    /// Gives a child up if it is not known what is at one of its addresses.
+    /// Fails a child whose layout is ambiguous.
     pub(super) fn check_order(&self, child: &ProcessMemory) {
         if child.layout().is_ambiguous() {
-            self.fail(child, Error::Order);
+            self.fail(child, Error::ForkRace);
         }
     }
 
-    /// Notes that a process cannot be restored any further, and ends it.
+    /// Records that a process cannot be restored any further, and ends it.
     pub(super) fn fail(&self, memory: &ProcessMemory, error: Error) {
-        if memory.set_lost() || self.is_ending() {
+        if memory.set_lost() || self.is_shut_down() {
             return;
         }
         self.failed.fetch_add(1, Ordering::Relaxed);
@@ -291,7 +315,7 @@ impl fmt::Debug for ProcessRestore {
 }
 
 /// Ends a process before its userfaultfd is closed: it must not see zeros in between.
-fn end_before(process: &Process, uffd: Userfaultfd) {
+fn end_then_close(process: &Process, uffd: Userfaultfd) {
     process.end_and_wait();
     drop(uffd);
 }

@@ -1,8 +1,8 @@
-//! The progress of a process's runs: which are taken and finished, and which is wanted next.
+//! The progress of a process's runs: those taken, those finished, and the next one to take.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::states::Bits;
+use crate::states::AtomicBitSet;
 
 /// Faults that workers know of. They fill what these wait for first.
 const URGENT: usize = 4;
@@ -11,8 +11,8 @@ const URGENT: usize = 4;
 #[derive(Debug)]
 pub(super) struct Runs {
     count: usize,
-    taken: Bits,
-    finished: Bits,
+    taken: AtomicBitSet,
+    finished: AtomicBitSet,
     /// The run to take next.
     cursor: AtomicUsize,
     left: AtomicUsize,
@@ -24,8 +24,8 @@ impl Runs {
     pub(super) fn new(count: usize) -> Self {
         Self {
             count,
-            taken: Bits::new(count),
-            finished: Bits::new(count),
+            taken: AtomicBitSet::new(count),
+            finished: AtomicBitSet::new(count),
             cursor: AtomicUsize::new(0),
             left: AtomicUsize::new(count),
             urgent: [const { AtomicUsize::new(usize::MAX) }; URGENT],
@@ -33,7 +33,7 @@ impl Runs {
         }
     }
 
-    /// Takes a run that nobody has taken: the one that was asked for, or the next one behind it.
+    /// Takes a run that is not taken: the one that was asked for, or the next one after it.
     pub(super) fn take_next(&self) -> Option<usize> {
         let start = self.cursor.load(Ordering::Relaxed);
         let mut runs = (start..self.count).chain(0..start.min(self.count));
@@ -43,12 +43,12 @@ impl Runs {
         Some(run)
     }
 
-    /// Takes a run. Returns `false` if somebody else has taken it.
+    /// Takes a run. Returns `false` if it was taken already.
     pub(super) fn take(&self, run: usize) -> bool {
         !self.taken.contains(run) && self.taken.insert(run)
     }
 
-    /// Returns whether somebody fills the run right now.
+    /// Returns `true` if the run is being filled.
     pub(super) fn is_being_filled(&self, run: usize) -> bool {
         self.taken.contains(run) && !self.finished.contains(run)
     }
@@ -58,14 +58,14 @@ impl Runs {
         self.cursor.store(run, Ordering::Relaxed);
     }
 
-    /// Notes that a run that was taken is done. Returns whether it was the last one.
+    /// Records that a run that was taken is done. Returns `true` if it was the last one.
     pub(super) fn finish(&self, run: usize) -> bool {
         self.finished.insert(run);
         self.left.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Returns whether a run is not finished.
-    pub(super) fn are_left(&self) -> bool {
+    /// Returns `true` if a run is not finished.
+    pub(super) fn has_unfinished(&self) -> bool {
         self.left.load(Ordering::Acquire) > 0
     }
 

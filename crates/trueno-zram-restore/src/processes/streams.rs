@@ -22,8 +22,8 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// Notes a fault. Returns how many units to restore, from this one on; 1 if it continues no other.
-    pub(super) fn note(&mut self, unit: usize) -> usize {
+    /// Records a fault. Returns how many units to restore, from this one on; 1 if it continues no other.
+    pub(super) fn record_fault(&mut self, unit: usize) -> usize {
         let continued = self.recent.iter_mut().find(|stream| (stream.next..stream.next + stream.units).contains(&unit));
         if let Some(stream) = continued {
             stream.units = (stream.units * 2).min(MAX_UNITS);
@@ -45,12 +45,12 @@ mod tests {
     #[test]
     fn blocks_grow_while_faults_are_in_order() {
         let mut streams = Streams::default();
-        assert_eq!([100, 101, 133, 9000, 197, 325].map(|unit| streams.note(unit)), [1, 32, 64, 1, 128, 256]);
-        assert_eq!(streams.note(325 + 256), 256);
-        assert_eq!(streams.note(9001), 32);
+        assert_eq!([100, 101, 133, 9000, 197, 325].map(|unit| streams.record_fault(unit)), [1, 32, 64, 1, 128, 256]);
+        assert_eq!(streams.record_fault(325 + 256), 256);
+        assert_eq!(streams.record_fault(9001), 32);
         for unit in 0..100 {
-            assert_eq!(streams.note(unit * 1000 + 50_000), 1);
+            assert_eq!(streams.record_fault(unit * 1000 + 50_000), 1);
         }
-        assert_eq!(streams.note(325 + 512), 1, "forgotten");
+        assert_eq!(streams.record_fault(325 + 512), 1, "forgotten");
     }
 }

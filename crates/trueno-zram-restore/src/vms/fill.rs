@@ -73,12 +73,12 @@ impl BackgroundFill {
         })
     }
 
-    /// Returns whether a worker may still fill units.
+    /// Returns `true` if a worker may still fill units.
     pub(crate) fn is_active(&self) -> bool {
         self.active.load(Ordering::Acquire) > 0
     }
 
-    /// Returns whether a worker ended by a panic.
+    /// Returns `true` if a worker ended by a panic.
     pub(crate) fn has_panicked(&self) -> bool {
         self.panicked.load(Ordering::Acquire)
     }
@@ -92,7 +92,7 @@ impl BackgroundFill {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Notes that a worker has ended, or could not start.
+    /// Records that a worker has ended, or could not start.
     pub(crate) fn leave(&self) {
         if thread::panicking() {
             self.panicked.store(true, Ordering::Release);
@@ -101,7 +101,7 @@ impl BackgroundFill {
         self.ended.wake();
     }
 
-    /// Fills what no other worker has taken, until all is done. Damaged pages stay missing, and are dealt with when they are
+    /// Fills parts that no other worker has taken, until none is left. Damaged pages stay missing, and are handled when they are
     /// touched.
     pub(crate) fn work(&self, session: &Session<'_>) {
         // Faults come first. Where the priority cannot be lowered, the scheduler is fair.

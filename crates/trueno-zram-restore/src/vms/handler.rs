@@ -16,13 +16,13 @@ use super::touches::WINDOW_PAGES;
 use crate::error::Error;
 use crate::event::{self, Event, Events};
 use crate::lazy_memory::{LazyMemory, Stop};
-use crate::options::{Notice, OnDamage};
+use crate::options::{Notice, OnDamage, notify_poisoned};
 use crate::wake::wait_for;
 
 /// Blocks around faults that wait for a quiet moment. Older ones are given up.
 const MAX_BLOCKS: usize = 32;
 
-/// The time between two looks whether a VM still has its memory, once the process that connected has ended.
+/// The interval of checks that some process still has the VM's memory, once the process that connected has ended.
 const ORPHAN_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Answers the faults of a VM.
@@ -195,7 +195,7 @@ impl<'a> VmHandler<'a> {
     fn finish_fill(&mut self, complete: &mut Option<impl FnOnce()>) -> Result<(), Stop> {
         let session = self.session;
         if self.fill.has_panicked() {
-            return Err(Stop::Failed(Error::Worker));
+            return Err(Stop::Failed(Error::FillPanicked));
         }
         if self.complete
             || self.fill.is_active()
@@ -229,10 +229,10 @@ impl<'a> VmHandler<'a> {
             PollFd::new(&self.fill.ended, PollFlags::IN),
             PollFd::new(session.vmm, PollFlags::IN),
         ];
-        // Nothing tells the end of memory but the end of the process that is known.
-        let (awaited, patience) =
+        // Only the end of the known process is reported. The end of others' memory has to be polled for.
+        let (awaited, timeout) =
             if self.is_orphaned { (&mut fds[..2], Some(&ORPHAN_PAUSE)) } else { (&mut fds[..], None) };
-        wait_for(awaited, patience).map_err(Stop::Failed)?;
+        wait_for(awaited, timeout).map_err(Stop::Failed)?;
         let [_, fill, vmm] = fds.map(|fd| !fd.revents().is_empty());
         if vmm || self.is_orphaned {
             if session.is_gone() {
@@ -247,7 +247,7 @@ impl<'a> VmHandler<'a> {
     }
 }
 
-/// Poisons a unit that cannot be restored, if that is what happens to damaged ones. Returns `false` if the VMM must go on before.
+/// Poisons a unit that cannot be restored, unless the options say to kill. Returns `false` if the VMM must go on first.
 fn poison(session: &Session<'_>, region: &Region, unit: usize, error: Error) -> Result<bool, Stop> {
     if session.options.on_damage == OnDamage::Kill {
         return Err(Stop::Failed(error));
@@ -256,7 +256,7 @@ fn poison(session: &Session<'_>, region: &Region, unit: usize, error: Error) -> 
     match uffd.poison(address, region.unit_len).stopped {
         None => {
             session.lazy.counters.poisoned.fetch_add(1, Ordering::Relaxed);
-            Notice::poisoned(session.notify, &error);
+            notify_poisoned(session.notify, &error);
         }
         Some(Errno::AGAIN) => return Ok(false),
         Some(Errno::EXIST | Errno::NOENT) => {

@@ -28,17 +28,17 @@ pub(crate) struct Handshake {
 
 impl Handshake {
     /// Receives the message. The list of regions may come in several pieces.
-    pub(crate) fn receive(&mut self, connection: &UnixStream, patience: Duration) -> Result<(), Error> {
-        let deadline = deadline_after(patience);
-        let timeout = || Error::HandshakeTimeout { seconds: patience.as_secs() };
+    pub(crate) fn receive(&mut self, connection: &UnixStream, timeout: Duration) -> Result<(), Error> {
+        let deadline = deadline_after(timeout);
+        let timed_out = || Error::HandshakeTimeout { seconds: timeout.as_secs() };
         loop {
-            let left = time_left(deadline).map_err(|_| timeout())?;
+            let left = time_left(deadline).map_err(|_| timed_out())?;
             let set = connection.set_read_timeout(Some(left));
             set.map_err(|source| Error::System { call: "setting a socket's timeout", source })?;
             match self.receive_piece(connection) {
                 Ok(0) => return Err(Error::HandshakeEnded { received: self.message.len() }),
                 Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(timeout()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(timed_out()),
                 Err(source) => return Err(Error::System { call: "recvmsg", source }),
             }
             if self.is_fd_lost {
@@ -94,12 +94,12 @@ impl Handshake {
         &self.userfaultfds
     }
 
-    /// Returns whether file descriptors have come.
+    /// Returns `true` if file descriptors have come.
     pub(crate) fn has_fds(&self) -> bool {
         self.needs_handler() || !self.others.is_empty()
     }
 
-    /// Returns whether the sender would hang or see zeros without the handler, whatever its message says: it has sent a
+    /// Returns `true` if the sender would hang or see zeros without the handler, whatever its message says: it has sent a
     /// userfaultfd, or something that may have been one.
     pub(crate) fn needs_handler(&self) -> bool {
         !self.userfaultfds.is_empty() || self.is_fd_lost
@@ -107,7 +107,7 @@ impl Handshake {
 }
 
 impl Error {
-    /// The kernel drops what this process has no number left for.
+    /// The kernel drops descriptors beyond the limit of this process.
     pub(crate) fn fd_lost() -> Self {
         Self::System { call: "receiving a file descriptor", source: Errno::MFILE.into() }
     }

@@ -13,7 +13,7 @@ const MAX_PAGE_SIZE: u64 = 2 << 20;
 
 /// A region as Firecracker describes it. Other keys are ignored.
 #[derive(Clone, Debug, Deserialize)]
-struct Described {
+struct RegionDescription {
     base_host_virt_addr: u64,
     size: u64,
     offset: u64,
@@ -78,7 +78,7 @@ pub(crate) struct Regions {
 impl Regions {
     /// Parses and checks a message.
     pub(crate) fn parse(message: &[u8], content_len: u64) -> Result<Self, Error> {
-        let described: Vec<Described> = serde_json::from_slice(message).map_err(Error::Message)?;
+        let described: Vec<RegionDescription> = serde_json::from_slice(message).map_err(Error::Message)?;
         if described.is_empty() {
             return Err(Error::NoRegions);
         }
@@ -153,8 +153,8 @@ fn index(count: u64) -> usize {
     usize::try_from(count).expect("regions are in the address space")
 }
 
-fn check(described: &Described, content_len: u64) -> Result<Region, RegionProblem> {
-    let Described { base_host_virt_addr: start, size: len, offset, .. } = *described;
+fn check(described: &RegionDescription, content_len: u64) -> Result<Region, RegionProblem> {
+    let RegionDescription { base_host_virt_addr: start, size: len, offset, .. } = *described;
     let unit_len = page_size(described)?;
     for (what, value, of) in
         [("base_host_virt_addr", start, unit_len), ("size", len, unit_len), ("offset", offset, PAGE)]
@@ -177,7 +177,7 @@ fn check(described: &Described, content_len: u64) -> Result<Region, RegionProble
 }
 
 /// Returns the page size in bytes: 4 KiB if the VMM states none, as Firecracker before 1.7.
-fn page_size(described: &Described) -> Result<u64, RegionProblem> {
+fn page_size(described: &RegionDescription) -> Result<u64, RegionProblem> {
     // Below a page it can only be what the name says.
     let kib = |value: u64| if value < PAGE { value * 1024 } else { value };
     let size = match (described.page_size, described.page_size_kib) {

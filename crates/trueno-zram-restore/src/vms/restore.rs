@@ -25,8 +25,8 @@ use crate::states::{FirstSeen, UnitStates};
 /// Restores VMs from one source of pages: several at the same time, each page when it is first touched.
 ///
 /// A VMM that has handed its userfaultfd over is ended (SIGKILL) if it cannot be served, or not any longer: on an error, on a panic,
-/// by [`end_all`](Self::end_all), and if it still waits when nobody is served any more. It would wait for ever for its next page
-/// otherwise. If the memory is that of another process, what it misses is poisoned ([`Notice::Ended`]).
+/// by [`end_all`](Self::end_all), and if it still waits when serving ends. Otherwise it would wait forever for its next
+/// page. If the memory belongs to another process, its missing pages are poisoned ([`Notice::Ended`]).
 ///
 /// ```no_run
 /// use std::os::unix::net::UnixListener;
@@ -71,7 +71,7 @@ impl LazyRestore {
     #[must_use]
     pub fn prefetch(mut self, touches: Touches) -> Self {
         self.prefetch = touches;
-        self.restart_record();
+        self.record_prefetched();
         self
     }
 
@@ -88,11 +88,11 @@ impl LazyRestore {
     pub fn record(mut self) -> Self {
         let windows = self.source.len_bytes().div_ceil(WINDOW_PAGES * PAGE_SIZE as u64);
         self.touched = Some(FirstSeen::new(usize::try_from(windows).unwrap_or(usize::MAX)));
-        self.restart_record();
+        self.record_prefetched();
         self
     }
 
-    fn restart_record(&mut self) {
+    fn record_prefetched(&mut self) {
         if let Some(touched) = &self.touched {
             self.prefetch.order.iter().for_each(|window| touched.add(*window));
         }
@@ -155,8 +155,8 @@ impl LazyRestore {
     }
 
     /// Accepts VMMs and serves each on a thread of its own, up to `limit` of them and [`RestoreOptions::vms_at_a_time`] at a time.
-    /// Returns when all have ended, or after [`end_all`](Self::end_all); nobody can connect to the socket any more then. VMMs that
-    /// have connected by then and were not served are ended. The socket becomes non-blocking.
+    /// Returns when all have ended, or after [`end_all`](Self::end_all); the socket then accepts no more connections. VMMs
+    /// that have connected by then and were not served are ended. The socket becomes non-blocking.
     ///
     /// A connection without a message in time does not count as a VMM. If there are too many connections, the oldest of those
     /// leaves for the next one.
@@ -248,7 +248,7 @@ impl LazyRestore {
         Ok(report)
     }
 
-    /// Runs the handler and the workers of the background fill. Returns whether all memory was restored.
+    /// Runs the handler and the workers of the background fill. Returns `true` if all memory was restored.
     fn run(&self, session: &Session<'_>, vmm: &Connected<'_>) -> Result<bool, Error> {
         let workers = self.options.workers.get();
         let fill = &BackgroundFill::new(session, &self.prefetch.order, workers)?;

@@ -38,7 +38,7 @@ impl Session<'_> {
         Ok(if region.is_huge() { Content::Bytes(pages.as_flattened()) } else { Content::of(pages) })
     }
 
-    /// Reads the content of a unit that still has to be filled. `None` if it is damaged: that is dealt with when it is touched.
+    /// Reads the content of a unit that still has to be filled. `None` if it is damaged: that is handled when it is touched.
     pub(crate) fn load_wanted<'b>(&self, region: &Region, unit: usize, buffer: &'b mut [Page]) -> Option<Content<'b>> {
         if self.lazy.states.is_wanted(unit) { self.load(region, unit, buffer).ok() } else { None }
     }
@@ -53,7 +53,7 @@ impl Session<'_> {
         Content::Bytes(bytes)
     }
 
-    /// Fills units that are missing, and wakes the threads that wait for them. Returns how many units are dealt with: fewer than
+    /// Fills units that are missing, and wakes the threads that wait for them. Returns how many units are done: fewer than
     /// all if the VMM is removing memory, and events must be read before it goes on.
     pub(crate) fn put(&self, region: &Region, units: Range<usize>, content: Content<'_>) -> Result<usize, Stop> {
         let unit_len = content.len() / units.len();
@@ -74,7 +74,7 @@ impl Session<'_> {
         Ok(next - units.start)
     }
 
-    /// Returns whether the VM has ended: no process has its memory any more. The process that connected may be another one.
+    /// Returns `true` if the VM has ended: no process has its memory any more. The process that connected may be another one.
     pub(crate) fn is_gone(&self) -> bool {
         if self.regions.find(PROBE_ADDRESS).is_some() {
             return self.vmm.has_ended();

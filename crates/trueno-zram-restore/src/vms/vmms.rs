@@ -1,7 +1,7 @@
 //! The VMMs that have connected, their handshakes, and SIGKILL for those that cannot be served to their end.
 //!
-//! A VMM that has handed its userfaultfd over waits for ever for its next page, or sees zeros once the userfaultfd is closed. So it is
-//! ended (SIGKILL), unless it was released: on an error, on a panic, and in the queue of a socket that nobody serves any more,
+//! A VMM that has handed its userfaultfd over waits forever for its next page, or sees zeros once the userfaultfd is closed. So it is
+//! ended (SIGKILL), unless it was released: on an error, on a panic, and in the queue of a socket that is no longer served,
 //! whether its message was read or not. A process that has handed nothing over is disconnected, and left alone.
 
 use std::collections::VecDeque;
@@ -22,7 +22,7 @@ use super::regions::{Region, Regions};
 use crate::error::Error;
 use crate::event::MESSAGE_LEN;
 use crate::options::{Ending, Notice, Notify};
-use crate::process::{END_PATIENCE, Process};
+use crate::process::{END_TIMEOUT, Process};
 use crate::uffd::{PROBE_ADDRESS, Userfaultfd};
 
 /// All VMMs that are connected, and the sockets that they connect to.
@@ -66,12 +66,12 @@ impl Vmms {
         if is_closed { Err(Error::ShuttingDown) } else { Ok(connected) }
     }
 
-    /// Returns whether the process is about to end.
+    /// Returns `true` if the process is about to end.
     pub(crate) fn is_closed(&self) -> bool {
         self.lock().is_closed
     }
 
-    /// Ends all VMMs that need the handler, also those that wait in the queues of the sockets. Nobody can connect any more.
+    /// Ends all VMMs that need the handler, also those that wait in the queues of the sockets. The sockets accept no more connections.
     pub(crate) fn end_all(&self) {
         let vmms = {
             let mut state = self.lock();
@@ -87,7 +87,7 @@ impl Vmms {
         vmms.iter().for_each(|vmm| vmm.connection.disconnect());
         // All get the signal before the first is waited for.
         vmms.iter().for_each(|vmm| vmm.signal());
-        let deadline = Instant::now() + END_PATIENCE;
+        let deadline = Instant::now() + END_TIMEOUT;
         for ending in vmms.iter().filter_map(|vmm| vmm.end(deadline)).filter(|ending| *ending != Ending::Killed) {
             (self.notify)(Notice::Ended(ending));
         }
@@ -188,14 +188,14 @@ impl Connected<'_> {
         if handover.is_settled || self.vmms.is_closed() { Err(Error::ShuttingDown) } else { Ok(result) }
     }
 
-    /// Notes that the VMM does not need the handler any longer.
+    /// Records that the VMM does not need the handler any longer.
     pub(crate) fn release(&self) {
         self.vmm.lock().is_settled = true;
     }
 
     /// Ends the VMM if it needs the handler.
     pub(crate) fn end(&self) {
-        if let Some(ending) = self.vmm.end(Instant::now() + END_PATIENCE) {
+        if let Some(ending) = self.vmm.end(Instant::now() + END_TIMEOUT) {
             (self.vmms.notify)(Notice::Ended(ending));
         }
     }
@@ -255,7 +255,7 @@ impl Vmm {
         }
     }
 
-    /// Makes sure that no process sees zeros once the userfaultfd is closed, and that none waits for it for ever. Returns what was done
+    /// Makes sure that no process sees zeros once the userfaultfd is closed, and that none waits for it forever. Returns what was done
     /// for that; `None` if the process did not need the handler.
     fn end(&self, deadline: Instant) -> Option<Ending> {
         let mut handover = self.stop()?;
@@ -264,7 +264,7 @@ impl Vmm {
             process.end();
             process.ends_within(deadline.saturating_duration_since(Instant::now()))
         });
-        // The message may not fit the archive, but the memory may be missing all the same.
+        // Even if the message does not fit the archive, memory may be missing.
         let regions = handover.handshake.regions(u64::MAX).ok();
         let uffds = handover.handshake.userfaultfds();
         if has_ended && uffds.iter().all(|uffd| is_gone(uffd, regions.as_ref())) {
@@ -279,7 +279,7 @@ impl Vmm {
     }
 }
 
-/// Returns whether no process has the memory of a userfaultfd any more. Not if that cannot be told.
+/// Returns `true` if no process has the memory of a userfaultfd any more. Returns `false` if that is unknown.
 fn is_gone(uffd: &Userfaultfd, regions: Option<&Regions>) -> bool {
     regions.is_none_or(|regions| regions.find(PROBE_ADDRESS).is_none()) && uffd.is_gone()
 }

@@ -6,7 +6,7 @@ use super::protocol::{
     ALLOCATION, ALLOCATION_ID, MAX_PAYLOAD, OPTION_MAGIC, OptionFields, SERVER_MAGIC, handshake, info, option,
     put_option_reply, reply, transmission,
 };
-use super::stream::{Buffered, Duplex};
+use super::stream::{BufferedStream, Duplex};
 use super::{Exports, NamedExport};
 
 /// The longest data of an option. Names have at most 4096 bytes, and clients ask for few contexts.
@@ -28,7 +28,7 @@ pub(super) struct Agreement {
 
 /// The state of a negotiation.
 struct Negotiation<'a, S> {
-    stream: &'a mut Buffered<S>,
+    stream: &'a mut BufferedStream<S>,
     exports: &'a Exports,
     no_zeroes: bool,
     structured_replies: bool,
@@ -44,7 +44,7 @@ enum OptionOutcome {
 }
 
 /// Negotiates with a client. Returns `None` if it leaves, or does not keep to the protocol.
-pub(super) fn negotiate<S: Duplex>(stream: &mut Buffered<S>, exports: &Exports) -> io::Result<Option<Agreement>> {
+pub(super) fn negotiate<S: Duplex>(stream: &mut BufferedStream<S>, exports: &Exports) -> io::Result<Option<Agreement>> {
     stream.out.extend(SERVER_MAGIC.to_be_bytes());
     stream.out.extend(OPTION_MAGIC.to_be_bytes());
     stream.out.extend((handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES).to_be_bytes());
@@ -196,7 +196,7 @@ impl<S: Duplex> Negotiation<'_, S> {
 /// The name and the kinds of information that `NBD_OPT_INFO` and `NBD_OPT_GO` ask for.
 fn parse_info(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
     let mut fields = OptionFields(data);
-    let name = fields.counted()?;
+    let name = fields.length_prefixed()?;
     let count = fields.u16()?;
     let asked: Option<Vec<u16>> = (0..count).map(|_| fields.u16()).collect();
     Some((name, asked?)).filter(|_| fields.is_empty())
@@ -205,9 +205,9 @@ fn parse_info(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
 /// The name and the queries of the options for metadata contexts.
 fn parse_contexts(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
     let mut fields = OptionFields(data);
-    let name = fields.counted()?;
+    let name = fields.length_prefixed()?;
     let count = fields.u32().filter(|count| *count <= MAX_QUERIES)?;
-    let queries: Option<Vec<_>> = (0..count).map(|_| fields.counted()).collect();
+    let queries: Option<Vec<_>> = (0..count).map(|_| fields.length_prefixed()).collect();
     Some((name, queries?)).filter(|_| fields.is_empty())
 }
 

@@ -1,4 +1,4 @@
-//! The decision to wait for another request before replies are sent.
+//! Decides whether to wait for another request before replies are sent.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const LONGEST_PAUSE: u32 = 64;
 ///
 /// A client with many requests in flight sends the next one soon. Replies to several of them then go out with one
 /// system call, which saves both sides time. A client that waits for its reply sends nothing before, so waiting for
-/// another request would only delay it: after a wait in vain there is none for some batches.
+/// another request would only delay it: after a wait without one, the next batches are sent at once.
 #[derive(Debug)]
 pub(super) struct Linger {
     /// Batches until waiting is tried again.
@@ -34,12 +34,12 @@ impl Linger {
     }
 
     /// Records that a request arrived during the wait.
-    pub(super) fn paid_off(&mut self) {
+    pub(super) fn record_hit(&mut self) {
         self.pause = FIRST_PAUSE;
     }
 
     /// Records that no request arrived during the wait.
-    pub(super) fn failed(&mut self) {
+    pub(super) fn record_miss(&mut self) {
         self.left = self.pause;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
     }
@@ -55,7 +55,7 @@ mod tests {
         let mut waits = 0;
         for _ in 0..10_000 {
             if linger.is_due() {
-                linger.failed();
+                linger.record_miss();
                 waits += 1;
             }
         }
@@ -67,13 +67,13 @@ mod tests {
         let mut linger = Linger::new();
         (0..100).for_each(|_| {
             if linger.is_due() {
-                linger.failed();
+                linger.record_miss();
             }
         });
         while !linger.is_due() {}
-        linger.paid_off();
+        linger.record_hit();
         assert!(linger.is_due() && linger.is_due());
-        linger.failed();
+        linger.record_miss();
         assert_eq!((0..20).position(|_| linger.is_due()), Some(3));
     }
 }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use trueno_zram_connections::ClientTimeout;
 
 use crate::export::Export;
-use stream::{AnyStream, Buffered};
+use stream::{AnyStream, BufferedStream};
 
 pub use server::{NbdLimits, NbdServer};
 
@@ -82,7 +82,7 @@ impl Exports {
 /// # Errors
 /// An error of the stream. A client that does not keep to the protocol is not an error.
 pub fn serve_connection(stream: impl Read + Write, exports: &Exports) -> io::Result<()> {
-    let mut stream = Buffered::new(AnyStream(stream), ClientTimeout::Unlimited);
+    let mut stream = BufferedStream::new(AnyStream(stream), ClientTimeout::Unlimited);
     match handshake::negotiate(&mut stream, exports)? {
         Some(agreement) => transfer::serve(&mut stream, &agreement),
         None => Ok(()),

@@ -187,8 +187,8 @@ impl<'a> OptionFields<'a> {
         Some(u32::from_be_bytes(*field))
     }
 
-    /// A length, and that many bytes.
-    pub(super) fn counted(&mut self) -> Option<&'a [u8]> {
+    /// Reads a length, and that many bytes.
+    pub(super) fn length_prefixed(&mut self) -> Option<&'a [u8]> {
         let len = usize::try_from(self.u32()?).ok()?;
         let (field, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use trueno_zram_connections::{Admitted, ClientTimeout, ConnectionLimits, deadline_after, enable_keepalive};
 
-use super::stream::{Buffered, Duplex};
+use super::stream::{BufferedStream, Duplex};
 use super::{Exports, handshake, transfer};
 use crate::endpoint::{Endpoint, SocketStream};
 use crate::server::{Service, SocketServer};
@@ -133,7 +133,7 @@ impl Service for NbdService {
     }
 
     fn serve(&self, client: &Admitted<SocketStream>, deadline: Instant) -> io::Result<()> {
-        let mut stream = Buffered::new(client.connection(), ClientTimeout::Until(deadline));
+        let mut stream = BufferedStream::new(client.connection(), ClientTimeout::Until(deadline));
         let Some(agreement) = handshake::negotiate(&mut stream, &self.exports)? else { return Ok(()) };
         if client.establish().is_err() {
             return Ok(());

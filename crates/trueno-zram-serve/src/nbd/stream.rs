@@ -16,7 +16,7 @@ const _: () = assert!(INPUT_BYTES >= trueno_zram_store::MAX_UNDIVIDED_WRITE_BYTE
 const OUTPUT_BYTES: usize = 256 << 10;
 
 /// Replies of this length are sent without waiting for more requests: the client has enough to do.
-const ENOUGH_BYTES: usize = 32 << 10;
+const SEND_NOW_BYTES: usize = 32 << 10;
 
 /// A stream with non-blocking reads and a time limit for blocking ones.
 pub(super) trait Duplex: Read + Write {
@@ -59,9 +59,9 @@ impl<S: Read + Write> Duplex for AnyStream<S> {
 
 /// A connection with buffers for both directions.
 #[derive(Debug)]
-pub(super) struct Buffered<S> {
+pub(super) struct BufferedStream<S> {
     stream: S,
-    patience: ClientTimeout,
+    timeout: ClientTimeout,
     input: Box<[u8]>,
     /// The part of `input` that was read and not used.
     start: usize,
@@ -71,16 +71,16 @@ pub(super) struct Buffered<S> {
     linger: Linger,
 }
 
-impl<S: Duplex> Buffered<S> {
-    pub(super) fn new(stream: S, patience: ClientTimeout) -> Self {
+impl<S: Duplex> BufferedStream<S> {
+    pub(super) fn new(stream: S, timeout: ClientTimeout) -> Self {
         let input = vec![0; INPUT_BYTES].into_boxed_slice();
         let out = Vec::with_capacity(2 * OUTPUT_BYTES);
-        Self { stream, patience, input, start: 0, end: 0, out, linger: Linger::new() }
+        Self { stream, timeout, input, start: 0, end: 0, out, linger: Linger::new() }
     }
 
     /// Limits the wait within a request from now on. Between requests there is no limit.
     pub(super) fn wait_within_requests(&mut self, time: Duration) -> io::Result<()> {
-        self.patience = ClientTimeout::WithinRequest;
+        self.timeout = ClientTimeout::WithinRequest;
         self.stream.set_read_timeout(time)
     }
 
@@ -104,7 +104,7 @@ impl<S: Duplex> Buffered<S> {
                 Some(read) => Ok(read),
                 None => {
                     self.flush()?;
-                    if let ClientTimeout::Until(deadline) = self.patience {
+                    if let ClientTimeout::Until(deadline) = self.timeout {
                         self.stream.set_read_timeout(time_left(deadline)?)?;
                     }
                     self.stream.read(&mut self.input[self.end..])
@@ -115,7 +115,7 @@ impl<S: Duplex> Buffered<S> {
                 Ok(0) => return Ok(None),
                 Ok(read) => self.end += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.patience.after_pause(error, silence)?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.timeout.after_pause(error, silence)?,
                 Err(error) => return Err(error),
             }
         }
@@ -124,17 +124,17 @@ impl<S: Duplex> Buffered<S> {
 
     /// Waits a moment for another request while there are replies to send, if the client is likely to send one.
     fn read_soon(&mut self) -> io::Result<Option<usize>> {
-        if self.out.is_empty() || self.out.len() >= ENOUGH_BYTES || !self.linger.is_due() {
+        if self.out.is_empty() || self.out.len() >= SEND_NOW_BYTES || !self.linger.is_due() {
             return Ok(None);
         }
         let start = Instant::now();
         loop {
             if let Some(read) = self.stream.try_read(&mut self.input[self.end..])? {
-                self.linger.paid_off();
+                self.linger.record_hit();
                 return Ok(Some(read));
             }
             if start.elapsed() >= LINGER {
-                self.linger.failed();
+                self.linger.record_miss();
                 return Ok(None);
             }
             // Not a yield: on a busy machine that would take much longer than the wait.
@@ -182,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    /// A client by what its reads bring; `None` is a time limit that passes. Behind the last one it has left.
+    /// A client whose reads return these bytes in turn, or time out for `None`. After the last one, it has left.
     struct Scripted(VecDeque<Option<&'static [u8]>>);
 
     impl Read for Scripted {
@@ -213,8 +213,8 @@ mod tests {
         }
     }
 
-    fn client(patience: ClientTimeout, reads: &[Option<&'static [u8]>]) -> Buffered<Scripted> {
-        Buffered::new(Scripted(reads.iter().copied().collect()), patience)
+    fn client(timeout: ClientTimeout, reads: &[Option<&'static [u8]>]) -> BufferedStream<Scripted> {
+        BufferedStream::new(Scripted(reads.iter().copied().collect()), timeout)
     }
 
     #[test]
@@ -233,7 +233,7 @@ mod tests {
     #[test]
     fn a_negotiation_ends_at_its_time_however_the_client_moves() {
         let byte: Option<&[u8]> = Some(b"x");
-        let take = |patience| client(patience, &[byte, None, byte]).take::<2>().map_err(|error| error.kind());
+        let take = |timeout| client(timeout, &[byte, None, byte]).take::<2>().map_err(|error| error.kind());
         let now = Instant::now();
         assert_eq!(take(ClientTimeout::Until(now + Duration::from_secs(3600))), Ok(Some(*b"xx")));
         assert_eq!(take(ClientTimeout::Until(now)), Err(io::ErrorKind::TimedOut));

@@ -10,7 +10,7 @@ use super::protocol::{
     ALLOCATION_ID, MAX_PAYLOAD, NbdErrno, NbdRequest, REQUEST_LEN, chunk, command, flag, put_chunk, put_simple_reply,
     state,
 };
-use super::stream::{Buffered, Duplex};
+use super::stream::{BufferedStream, Duplex};
 use crate::export::{ExportError, ExportIo};
 
 /// Extents of one block status reply. A client asks again for the rest.
@@ -23,7 +23,7 @@ enum AfterRequest {
 }
 
 /// Serves requests until the client leaves, or does not keep to the protocol.
-pub(super) fn serve<S: Duplex>(stream: &mut Buffered<S>, agreement: &Agreement) -> io::Result<()> {
+pub(super) fn serve<S: Duplex>(stream: &mut BufferedStream<S>, agreement: &Agreement) -> io::Result<()> {
     let Ok(io) = agreement.export.export.open() else {
         // The export is negotiated already. The client sees the connection end.
         return Ok(());
@@ -43,7 +43,7 @@ pub(super) fn serve<S: Duplex>(stream: &mut Buffered<S>, agreement: &Agreement) 
 }
 
 struct Transmission<'a, S> {
-    stream: &'a mut Buffered<S>,
+    stream: &'a mut BufferedStream<S>,
     io: Box<dyn ExportIo>,
     size_bytes: u64,
     read_only: bool,

@@ -124,7 +124,7 @@ pub(super) fn parameters(device: DeviceParameters) -> Vec<u8> {
     [&len_bytes.to_ne_bytes()[..], &body].concat()
 }
 
-/// A control command: for which device, with which buffer or word.
+/// Encodes a control command for a device, with a buffer or a word of data.
 pub(super) fn control_command(device: u32, address: u64, len_bytes: u16, data: u64) -> [u8; CONTROL_BYTES] {
     let mut bytes = [0; CONTROL_BYTES];
     bytes[..4].copy_from_slice(&device.to_ne_bytes());
@@ -136,7 +136,7 @@ pub(super) fn control_command(device: u32, address: u64, len_bytes: u16, data: u
     bytes
 }
 
-/// A command of a queue: which request, and how it ended.
+/// Encodes a command of a queue, with the result of a request.
 pub(super) fn io_command(queue: u16, tag: u16, result: i32) -> [u8; IO_BYTES] {
     let mut bytes = [0; IO_BYTES];
     bytes[..2].copy_from_slice(&queue.to_ne_bytes());
@@ -145,7 +145,7 @@ pub(super) fn io_command(queue: u16, tag: u16, result: i32) -> [u8; IO_BYTES] {
     bytes
 }
 
-/// The place of a request's data in the file of the device.
+/// Returns the position of a request's data in the file of the device.
 pub(super) fn data_offset(queue: u16, tag: u16) -> u64 {
     const DATA_START: u64 = 0x8000_0000;
     DATA_START + (u64::from(queue) << 41) + (u64::from(tag) << 25)

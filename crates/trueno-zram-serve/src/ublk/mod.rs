@@ -36,7 +36,7 @@ const MAX_QUEUES: u16 = 64;
 const MAX_ZERO_SECTORS: u32 = 1 << 21;
 
 /// The time within which the device's file must appear, and its queues must be ready.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Marks this thread, and every thread that it starts, as part of the path by which the kernel frees memory.
 ///
@@ -138,14 +138,14 @@ impl UblkDevice {
         let queues = (0..info.queues).map(queue).collect::<io::Result<_>>()?;
         let (threads, events) = QueueThreads::start(queues)?;
         *lock(&self.threads) = threads;
-        if !lock(&self.events).insert(events).wait_until_fetching(info.queues, PATIENCE)? {
+        if !lock(&self.events).insert(events).wait_until_fetching(info.queues, TIMEOUT)? {
             return Err(self.stop().map_or_else(io::Error::other, |()| io::ErrorKind::Interrupted.into()));
         }
         self.call(control::START, std::process::id().into(), &mut [])
     }
 
     /// Waits until the device ends, and removes it. A queue that fails ends the device, since the requests in it would wait
-    /// for ever.
+    /// forever.
     ///
     /// # Errors
     /// [`UblkError`], unless [`stop`](Self::stop) was called.
@@ -207,7 +207,7 @@ fn open_when_there(path: &Path) -> io::Result<File> {
     let start = Instant::now();
     loop {
         match File::options().read(true).write(true).open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && start.elapsed() < PATIENCE => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && start.elapsed() < TIMEOUT => {
                 std::thread::sleep(Duration::from_millis(5));
             }
             opened => return opened,

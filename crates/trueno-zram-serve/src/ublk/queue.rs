@@ -80,12 +80,12 @@ impl UblkQueue {
             (None, _) => Err(EINVAL),
             (Some(at), operation::READ) => self.read(tag, at, len_bytes),
             (Some(at), operation::WRITE) => self.write(tag, at, len_bytes),
-            (Some(at), operation::DISCARD) => self.io.discard(at, len_bytes).map_err(|error| number_of(&error)),
+            (Some(at), operation::DISCARD) => self.io.discard(at, len_bytes).map_err(|error| errno_of(&error)),
             (Some(at), operation::WRITE_ZEROES) => {
                 let pages = zero_pages(request);
-                self.io.write_zeroes(at, len_bytes, pages).map_err(|error| number_of(&error))
+                self.io.write_zeroes(at, len_bytes, pages).map_err(|error| errno_of(&error))
             }
-            (_, operation::FLUSH) => self.io.flush().map_err(|error| number_of(&error)),
+            (_, operation::FLUSH) => self.io.flush().map_err(|error| errno_of(&error)),
             _ => Err(EINVAL),
         };
         match served {
@@ -96,14 +96,14 @@ impl UblkQueue {
 
     fn read(&mut self, tag: u16, at: u64, len_bytes: u64) -> Result<(), i32> {
         let buffer = part_of(&mut self.buffer, len_bytes)?;
-        self.io.read_at(at, buffer).map_err(|error| number_of(&error))?;
+        self.io.read_at(at, buffer).map_err(|error| errno_of(&error))?;
         self.device.write_all_at(buffer, data_offset(self.number, tag)).map_err(|_| EIO)
     }
 
     fn write(&mut self, tag: u16, at: u64, len_bytes: u64) -> Result<(), i32> {
         let buffer = part_of(&mut self.buffer, len_bytes)?;
         self.device.read_exact_at(buffer, data_offset(self.number, tag)).map_err(|_| EIO)?;
-        self.io.write_at(at, buffer).map_err(|error| number_of(&error))
+        self.io.write_at(at, buffer).map_err(|error| errno_of(&error))
     }
 }
 
@@ -116,7 +116,7 @@ fn zero_pages(request: Descriptor) -> ZeroPages {
 }
 
 /// Returns the kernel's number of an error.
-fn number_of(error: &ExportError) -> i32 {
+fn errno_of(error: &ExportError) -> i32 {
     match error {
         ExportError::NoSpace(_) => ENOSPC,
         ExportError::OutOfRange(_) => EINVAL,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UblkError {
-    /// A queue failed. Its requests would have waited for ever, so the device was removed.
+    /// A queue failed. Its requests would have waited forever, so the device was removed.
     #[error("queue {queue} failed")]
     Queue {
         /// The number of the queue.
@@ -79,7 +79,7 @@ struct EndReporter {
 }
 
 impl EndReporter {
-    fn tell_fetching(&self) {
+    fn report_fetching(&self) {
         self.fetched.set(true);
         // Without a receiver, the device is being removed.
         let _ = self.events.send(QueueEvent::Fetching);
@@ -110,8 +110,8 @@ impl QueueThreads {
                 if *decided.wait() == StartDecision::GiveUp {
                     return Ok(());
                 }
-                let tell = EndReporter { events, fetched: Cell::new(false) };
-                run(&|| tell.tell_fetching())
+                let reporter = EndReporter { events, fetched: Cell::new(false) };
+                run(&|| reporter.report_fetching())
             });
             match started {
                 Ok(thread) => threads.push((queue, thread)),
@@ -149,12 +149,12 @@ impl QueueThreads {
         })
     }
 
-    /// Waits until all threads have ended. Returns `false` after `patience`.
-    fn end_within(&self, patience: Duration) -> bool {
+    /// Waits until all threads have ended. Returns `false` after `timeout`.
+    fn end_within(&self, timeout: Duration) -> bool {
         const LOOK_AGAIN: Duration = Duration::from_millis(1);
         let start = Instant::now();
         while !self.threads.iter().all(|(_, thread)| thread.is_finished()) {
-            if start.elapsed() >= patience {
+            if start.elapsed() >= timeout {
                 return false;
             }
             thread::sleep(LOOK_AGAIN);
@@ -168,9 +168,9 @@ impl QueueEvents {
     /// known to the driver, which can stop them.
     ///
     /// # Errors
-    /// If that takes all queues together longer than `patience`.
-    pub(super) fn wait_until_fetching(&self, queues: u16, patience: Duration) -> io::Result<bool> {
-        let deadline = Instant::now() + patience;
+    /// If that takes all queues together longer than `timeout`.
+    pub(super) fn wait_until_fetching(&self, queues: u16, timeout: Duration) -> io::Result<bool> {
+        let deadline = Instant::now() + timeout;
         let (mut begun, mut ended) = (0, false);
         while begun < queues {
             match self.0.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -200,7 +200,7 @@ mod tests {
 
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// A stand-in for the driver: it stops the queues that are fetching at that moment, and no others.
     #[derive(Debug, Default)]
@@ -244,7 +244,7 @@ mod tests {
         let driver = Arc::new(Driver::default());
         let queues = (0..3).map(|_| driver.queue(|_| ())).collect();
         let (mut threads, events) = QueueThreads::start(queues).unwrap();
-        assert!(events.wait_until_fetching(3, PATIENCE).unwrap());
+        assert!(events.wait_until_fetching(3, TIMEOUT).unwrap());
         driver.stop();
         events.wait_for_end();
         threads.stop(|| driver.stop()).unwrap();
@@ -275,7 +275,7 @@ mod tests {
     fn a_queue_that_never_fetches_keeps_the_device_from_starting() {
         let queue: RunQueue = Box::new(|_| Err(io::ErrorKind::PermissionDenied.into()));
         let (mut threads, events) = QueueThreads::start(vec![queue]).unwrap();
-        assert!(!events.wait_until_fetching(1, PATIENCE).unwrap());
+        assert!(!events.wait_until_fetching(1, TIMEOUT).unwrap());
         assert!(matches!(threads.stop(|| ()), Err(UblkError::Queue { queue: 0, .. })));
 
         let stopped: Arc<AtomicBool> = Arc::default();
@@ -303,7 +303,7 @@ mod tests {
         });
         let queues = vec![slow, failing(move |_| failed.send(()).unwrap()), failing(|fetching| fetching())];
         let (mut threads, events) = QueueThreads::start(queues).unwrap();
-        assert!(!events.wait_until_fetching(3, PATIENCE).unwrap());
+        assert!(!events.wait_until_fetching(3, TIMEOUT).unwrap());
         let error = threads.stop(|| driver.stop()).unwrap_err();
         assert!(matches!(error, UblkError::Queue { queue: 1, .. }), "{error}");
         assert_eq!(driver.queues.lock().unwrap().len(), 1, "the driver knew the queue when it was told to stop");
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_is_for_all_queues_together() {
+    fn the_timeout_is_for_all_queues_together() {
         let driver = Arc::new(Driver::default());
         // Each of them begins soon after the one before, but the last one too late.
         let late = |number: u64| driver.queue(move |_| thread::sleep(Duration::from_millis(60 * (number + 1))));

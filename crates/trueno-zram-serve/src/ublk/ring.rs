@@ -1,5 +1,5 @@
-//! The driver's commands through io_uring, and its descriptors in shared memory. The only unsafe code of the crate.
-#![allow(unsafe_code)]
+//! The driver's commands through io_uring, and its descriptors in shared memory.
+#![allow(unsafe_code, reason = "io_uring and shared memory")]
 
 use std::fs::File;
 use std::io;
@@ -121,7 +121,7 @@ impl Descriptors {
         let len_bytes = (usize::from(depth) * DESCRIPTOR_BYTES).next_multiple_of(rustix::param::page_size());
         let offset = u64::from(queue) * (MAX_QUEUE_DEPTH * DESCRIPTOR_BYTES) as u64;
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps no memory of Rust's.
+        // SAFETY: a new mapping at an address of the kernel's choice overlaps no Rust object.
         let start =
             unsafe { rustix::mm::mmap(ptr::null_mut(), len_bytes, ProtFlags::READ, flags, device.as_fd(), offset) }?;
         let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;

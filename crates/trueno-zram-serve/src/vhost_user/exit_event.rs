@@ -9,7 +9,7 @@ use vmm_sys_util::event::{EventConsumer, EventFlag, EventNotifier, new_event_con
 
 /// The event that ends the thread of a queue.
 ///
-/// It is created before the thread: a thread without one would never end, and joining it would wait for ever.
+/// It is created before the thread: a thread without one would never end, and joining it would wait forever.
 pub(super) struct ExitEvent {
     ours: EventNotifier,
     /// For vhost-user-backend. `None` once it has them.

@@ -37,9 +37,9 @@ const MAX_QUEUES: u16 = 64;
 /// Descriptors with data per request.
 const MAX_DATA_SEGMENTS: u32 = 128;
 
-/// The time after which a silent connection is displaced by one that waits. Without others it may stay silent: QEMU connects
-/// before it takes the guest's memory, which can take long.
-const SILENCE: Duration = Duration::from_secs(1);
+/// The time after which a silent connection is displaced by one that waits. If none waits, it may stay silent: QEMU connects
+/// before it allocates the guest's memory, which can take long.
+const SILENCE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Feature bits (virtio 1.2, sections 5.2.3 and 6).
 mod feature {
@@ -59,8 +59,7 @@ mod feature {
 /// A device on a socket, for one virtual machine at a time. Dropping it ends the connection.
 ///
 /// A connection that has not asked for the features of the device is displaced by one that waits. A virtual machine that breaks
-/// the protocol, or whose memory is
-/// shorter than it says or is cut, is disconnected.
+/// the protocol, or whose memory is shorter than announced or truncated later, is disconnected.
 #[derive(Debug)]
 pub struct VhostUserServer {
     socket: Arc<VhostUserSocket>,
@@ -154,7 +153,7 @@ impl VhostUserSocket {
 
     /// Ends a connection that sends nothing while another one waits.
     fn watch(&self, connection: &GuestConnection) {
-        while connection.first_message.is_awaited_after(SILENCE) {
+        while connection.first_message.is_awaited_after(SILENCE_LIMIT) {
             let mut listener = [PollFd::new(self.listening.listener(), PollFlags::IN)];
             let is_waited_for = poll(&mut listener, Some(&Timespec::default())).is_ok_and(|waiting| waiting > 0);
             if is_waited_for && connection.first_message.give_up() {

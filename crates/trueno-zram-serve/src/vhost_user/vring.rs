@@ -1,7 +1,7 @@
 //! The queue of a guest, whose notifications never block the thread that serves it.
 //!
 //! A guest chooses the descriptors by which both sides notify each other. A write to a full one, or a read from one that
-//! holds less than a notification, would block the thread of the queue for ever, even after the guest has ended.
+//! holds less than a notification, would block the thread of the queue forever, even after the guest has ended.
 
 use std::fs::File;
 use std::io;

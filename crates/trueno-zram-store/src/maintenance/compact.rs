@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::error::{Error, Result};
 use crate::slots::allocator::{ClassSlabs, SlotAllocator};
-use crate::slots::geometry::{SizeClass, SlotAt};
+use crate::slots::geometry::{SizeClass, SlotId};
 use crate::slots::slab::SlabState;
 use crate::stats::ThreadCounters;
 use crate::store::Store;
@@ -24,22 +24,6 @@ pub struct Compaction {
     pub pages_moved: u64,
     /// Memory that was returned to the system.
     pub bytes_returned: u64,
-}
-
-/// The next thing to do with a class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CompactStep {
-    Again,
-    Done,
-}
-
-/// The result of an attempt to move pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Moved {
-    None,
-    Some,
-    /// A page could not be moved.
-    Blocked,
 }
 
 impl Store {
@@ -60,13 +44,12 @@ impl Store {
     /// # Errors
     /// [`Error::System`] if memory cannot be returned to the system.
     pub fn compact(&self) -> Result<Compaction> {
-        let _alone = self.lock_maintenance();
+        let _lock = self.lock_maintenance();
         let counters = self.counters.register();
         let held_before = self.slots.budget().held();
         let failed = "memory could not be returned";
         for class in SizeClass::all() {
-            while ClassPass::lock(self, class, &counters).step().map_err(Error::system(failed))? == CompactStep::Again {
-            }
+            while ClassPass::lock(self, class, &counters).step().map_err(Error::system(failed))? {}
         }
         self.slots.return_free_slabs().map_err(Error::system(failed))?;
         let pages_moved = counters.pages_compacted.get();
@@ -89,8 +72,8 @@ impl<'a> ClassPass<'a> {
         Self { slots, table, class, lists: slots.class(class), counters }
     }
 
-    /// Moves a few pages.
-    fn step(mut self) -> io::Result<CompactStep> {
+    /// Moves a few pages. Returns `true` if there may be more to move.
+    fn step(mut self) -> io::Result<bool> {
         // Spare slots hold slabs as if they were used, and threads at work have made new ones since the last step.
         self.slots.return_spares(&mut self.lists, self.class);
         let mut partial = self.slots.partial(&self.lists);
@@ -100,24 +83,24 @@ impl<'a> ClassPass<'a> {
                 let emptiest = partial.fold(first, |a, b| if self.used(b) < self.used(a) { b } else { a });
                 (emptiest, self.slots.partial(&self.lists).nth(1).is_some())
             }
-            (None, None) => return Ok(CompactStep::Done),
+            (None, None) => return Ok(false),
         };
         let moved = if has_target { self.empty_slab(source) } else { self.pack_slab(source) };
-        if moved == Moved::Some {
-            return Ok(CompactStep::Again);
+        if moved {
+            return Ok(true);
         }
         if !has_target && matches!(self.slots.slab(source).state(), SlabState::Partial | SlabState::Growing) {
             self.slots.trim_to_growing(&mut self.lists, self.class, source)?;
         }
-        Ok(CompactStep::Done)
+        Ok(false)
     }
 
     fn used(&self, slab: u32) -> u16 {
         self.slots.slab(slab).used()
     }
 
-    /// Moves pages of `source` to partial slabs.
-    fn empty_slab(&mut self, source: u32) -> Moved {
+    /// Moves pages of `source` to partial slabs. Returns `false` if none was moved, or one could not be.
+    fn empty_slab(&mut self, source: u32) -> bool {
         let mut moved = 0;
         for slot in 0..self.class.slots() {
             if moved == MOVES_AT_ONCE || self.used(source) == 0 {
@@ -127,31 +110,31 @@ impl<'a> ClassPass<'a> {
                 continue;
             }
             let Some(target) = self.slots.partial(&self.lists).find(|slab| *slab != source) else { break };
-            if !self.move_page(SlotAt { slab: source, slot }, target) {
-                return Moved::Blocked;
+            if !self.move_page(SlotId { slab: source, slot }, target) {
+                return false;
             }
             moved += 1;
         }
-        if moved > 0 { Moved::Some } else { Moved::None }
+        moved > 0
     }
 
-    /// Moves the last pages of a slab to its first free slots.
-    fn pack_slab(&mut self, number: u32) -> Moved {
+    /// Moves the last pages of a slab to its first free slots. Returns `false` if none was moved, or one could not be.
+    fn pack_slab(&mut self, number: u32) -> bool {
         for moved in 0..MOVES_AT_ONCE {
             let slab = self.slots.slab(number);
             let Some(last) = slab.last_used().filter(|last| slab.first_free(*last).is_some()) else {
-                return if moved > 0 { Moved::Some } else { Moved::None };
+                return moved > 0;
             };
-            if !self.move_page(SlotAt { slab: number, slot: last }, number) {
-                return Moved::Blocked;
+            if !self.move_page(SlotId { slab: number, slot: last }, number) {
+                return false;
             }
         }
-        Moved::Some
+        true
     }
 
     /// Moves the page in a slot to the first free slot of `target`. Returns `false` if the page is in use, or if its entry
     /// names another slot: then this one was just taken, is free or about to be, or is kept for a snapshot.
-    fn move_page(&mut self, from: SlotAt, target: u32) -> bool {
+    fn move_page(&mut self, from: SlotId, target: u32) -> bool {
         let page = self.slots.owner(from);
         let Some(guard) = self.table.try_lock(page) else { return false };
         let entry = guard.entry();

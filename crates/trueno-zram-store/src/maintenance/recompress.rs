@@ -8,9 +8,8 @@ use crate::error::{Error, Result};
 use crate::handle::decode;
 use crate::slots::geometry::SizeClass;
 use crate::slots::spare_slots::Stripe;
-use crate::store::{Store, Worker};
+use crate::store::{Store, ThreadContext};
 use crate::table::entry::{PageForm, StoredPage, TableEntry};
-use crate::write::place;
 
 /// The choice of pages to recompress, and the part of the time to spend.
 ///
@@ -71,11 +70,11 @@ pub struct Recompression {
 /// The state of a recompression, kept from batch to batch.
 struct RecompressPass<'a> {
     store: &'a Store,
-    worker: Worker,
+    context: ThreadContext,
     decoder: PageCodec,
     numbers: Vec<u64>,
     pages: Vec<Page>,
-    held: Box<Page>,
+    stored_bytes: Box<Page>,
     batch: CompressedBatch,
     done: Recompression,
 }
@@ -117,15 +116,15 @@ impl Store {
         options: &RecompressOptions,
         pause: &mut dyn FnMut(Duration) -> bool,
     ) -> Result<Recompression> {
-        let _alone = self.lock_maintenance();
+        let _lock = self.lock_maintenance();
         let batch_pages = options.batch_pages.clamp(1, 1 << 16);
         let mut pass = RecompressPass {
             store: self,
-            worker: self.register_worker(Stripe::BACKGROUND),
+            context: self.register_thread(Stripe::BACKGROUND),
             decoder: PageCodec::new(codec.algorithm())?,
             numbers: Vec::with_capacity(batch_pages),
             pages: Vec::with_capacity(batch_pages),
-            held: Box::new([0; PAGE_SIZE]),
+            stored_bytes: Box::new([0; PAGE_SIZE]),
             batch: CompressedBatch::new(),
             done: Recompression::default(),
         };
@@ -135,7 +134,7 @@ impl Store {
                 pass.collect(number, options.min_age);
             }
             if pass.numbers.len() == batch_pages {
-                if !pass.run(codec)? || pause(rest(started.elapsed(), options.cpu_percent)) {
+                if !pass.run(codec)? || pause(pause_after(started.elapsed(), options.cpu_percent)) {
                     return Ok(pass.done);
                 }
                 started = Instant::now();
@@ -147,7 +146,7 @@ impl Store {
 }
 
 /// Returns the time to sleep after `worked`.
-fn rest(worked: Duration, cpu_percent: u8) -> Duration {
+fn pause_after(worked: Duration, cpu_percent: u8) -> Duration {
     let percent = u32::from(cpu_percent.clamp(1, 100));
     worked * (100 - percent) / percent
 }
@@ -167,10 +166,10 @@ impl RecompressPass<'_> {
         if !is_candidate(entry, min_age) {
             return;
         }
-        let held = self.store.copy_held(stored, &mut self.held);
+        let bytes = self.store.copy_stored(stored, &mut self.stored_bytes);
         guard.publish(entry.pending());
         let mut page = [0; PAGE_SIZE];
-        if decode(&mut self.decoder, stored, held, number, &mut page).is_ok() {
+        if decode(&mut self.decoder, stored, bytes, number, &mut page).is_ok() {
             self.numbers.push(number);
             self.pages.push(page);
         } else {
@@ -216,11 +215,11 @@ impl RecompressPass<'_> {
             guard.publish(entry.tried());
             return Ok(());
         }
-        let new = place(self.store, self.worker.stripe, number, data)?.with_age(entry.age()).tried();
+        let new = self.store.stage(self.context.stripe, number, data)?.with_age(entry.age()).tried();
         let saved = u64::from(stored.len_bytes) - data.bytes().len() as u64;
-        self.store.replace(number, guard, new, &self.worker)?;
-        self.worker.counters.pages_recompressed.add(1);
-        self.worker.counters.recompressed_bytes_saved.add(saved);
+        self.store.replace(number, guard, new, &self.context)?;
+        self.context.counters.pages_recompressed.add(1);
+        self.context.counters.recompressed_bytes_saved.add(saved);
         self.done.pages_replaced += 1;
         self.done.bytes_saved += saved;
         Ok(())

@@ -8,12 +8,12 @@ use crate::error::{Error, Result};
 use crate::mapping::{HALF_WORD_BYTES, MemfdMapping, WORD_BYTES, prefetch};
 use crate::slots::budget::MemoryBudget;
 use crate::slots::free_slabs::FreeSlabs;
-use crate::slots::geometry::{CLASS_COUNT, GRANULE_BYTES, SLAB_BYTES, SLAB_GRANULES, SizeClass, SlotAt, UNIT_BYTES};
+use crate::slots::geometry::{CLASS_COUNT, GRANULE_BYTES, SLAB_BYTES, SLAB_GRANULES, SizeClass, SlotId, UNIT_BYTES};
 use crate::slots::slab::{BITMAP_WORDS, NIL, Slab, SlabRef, SlabState};
 use crate::slots::spare_slots::{REFILL_SLOTS, SpareSlots, Stripe};
 use crate::table::entry::StoredPage;
 
-/// The most pages that the slots can name.
+/// The most pages of a store: slots record page numbers of 32 bits.
 pub(crate) const MAX_PAGES: u64 = 1 << 32;
 
 /// Slots in slabs in a mapping.
@@ -31,8 +31,9 @@ pub(crate) struct SlotAllocator {
     bitmaps: MemfdMapping,
     classes: Box<[Mutex<ClassSlabs>; CLASS_COUNT]>,
     spares: SpareSlots,
-    /// Held while all spare slots, or the memory of free slabs, are returned. A thread that finds no memory tries again after that.
-    in_transit: Mutex<()>,
+    /// Held while all spare slots, or the memory of free slabs, are returned. A thread that finds no memory waits for it and
+    /// tries again.
+    reclaim_lock: Mutex<()>,
     /// Free slabs that take memory. They are used first.
     touched: FreeSlabs,
     /// Free slabs that take none.
@@ -41,10 +42,10 @@ pub(crate) struct SlotAllocator {
     residency: Residency,
 }
 
-/// When slabs take memory.
+/// The time at which slabs take memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Residency {
-    /// When slots are first used, until they are returned.
+    /// From the first use of a slot until its slab is returned.
     OnDemand,
     /// Always: all slabs are populated and locked at the start.
     Locked,
@@ -84,7 +85,7 @@ impl SlotAllocator {
             slabs: (0..count).map(|_| Slab::new()).collect(),
             classes: Box::new([const { Mutex::new(ClassSlabs { partial: NIL, growing: None }) }; CLASS_COUNT]),
             spares,
-            in_transit: Mutex::new(()),
+            reclaim_lock: Mutex::new(()),
             touched: FreeSlabs::new(),
             untouched: FreeSlabs::new(),
             budget: MemoryBudget::new(limit_bytes),
@@ -189,13 +190,13 @@ impl SlotAllocator {
     /// Takes a slot for `page`. Returns its place, or `None` if the limit does not allow it. The caller writes it and publishes it.
     pub(crate) fn allocate(&self, stripe: Stripe, class: SizeClass, page: u64) -> Option<u64> {
         let spare = self.spares.take(stripe, class).and_then(|place| class.slot_at(place));
-        let at = spare.or_else(|| self.refill(stripe, class)).or_else(|| self.allocate_last(class))?;
+        let at = spare.or_else(|| self.refill(stripe, class)).or_else(|| self.allocate_after_reclaim(class))?;
         self.set_owner(at, page);
         Some(class.place(at))
     }
 
     /// Takes a slot from the lists of a class, and up to a batch for the stripe as long as that takes no more memory.
-    fn refill(&self, stripe: Stripe, class: SizeClass) -> Option<SlotAt> {
+    fn refill(&self, stripe: Stripe, class: SizeClass) -> Option<SlotId> {
         let mut lists = self.class(class);
         let taken = self.allocate_in(&mut lists, class)?;
         for _ in 1..REFILL_SLOTS {
@@ -209,16 +210,16 @@ impl SlotAllocator {
         Some(taken)
     }
 
-    /// Takes a slot after all spare slots and free slabs were returned, so that no write is refused because of them.
-    fn allocate_last(&self, class: SizeClass) -> Option<SlotAt> {
-        let alone = self.in_transit();
+    /// Takes a slot after returning all spare slots and free slabs, so that no write is refused because of them.
+    fn allocate_after_reclaim(&self, class: SizeClass) -> Option<SlotId> {
+        let reclaiming = lock(&self.reclaim_lock);
         // All at once, in the order of their numbers: between two of them, other threads could take slots out of the slabs again,
         // as spare ones that they do not need.
         let mut lists = self.classes.each_ref().map(lock);
         SizeClass::all().for_each(|class| self.return_spares(&mut lists[class.index()], class));
         // There are more free slabs now, and they may hold the memory that this class lacks. Memory that cannot be returned
         // stays counted, and then the write is refused.
-        let _ = self.return_slabs(&alone);
+        let _ = self.return_slabs(&reclaiming);
         self.allocate_in(&mut lists[class.index()], class)
     }
 
@@ -229,11 +230,7 @@ impl SlotAllocator {
         });
     }
 
-    fn in_transit(&self) -> MutexGuard<'_, ()> {
-        lock(&self.in_transit)
-    }
-
-    fn allocate_in(&self, lists: &mut ClassSlabs, class: SizeClass) -> Option<SlotAt> {
+    fn allocate_in(&self, lists: &mut ClassSlabs, class: SizeClass) -> Option<SlotId> {
         if lists.partial != NIL {
             return self.take_slot(lists, lists.partial, class);
         }
@@ -267,11 +264,11 @@ impl SlotAllocator {
             lists.growing = None;
             self.link_partial(lists, number);
         }
-        Some(SlotAt { slab: number, slot })
+        Some(SlotId { slab: number, slot })
     }
 
     /// Takes the first free slot of a slab whose memory is all in use, or of a growing slab below its last slot.
-    pub(crate) fn take_slot(&self, lists: &mut ClassSlabs, number: u32, class: SizeClass) -> Option<SlotAt> {
+    pub(crate) fn take_slot(&self, lists: &mut ClassSlabs, number: u32, class: SizeClass) -> Option<SlotId> {
         let slab = self.slab(number);
         let slot = slab.first_free(class.slots())?;
         slab.take(slot);
@@ -279,7 +276,7 @@ impl SlotAllocator {
             self.unlink_partial(lists, number);
             slab.set_state(SlabState::Full);
         }
-        Some(SlotAt { slab: number, slot })
+        Some(SlotId { slab: number, slot })
     }
 
     /// Frees a slot. No entry may name it any more.
@@ -294,7 +291,7 @@ impl SlotAllocator {
     }
 
     /// Returns a slot and a batch of the stripe's spare ones to their slabs.
-    fn spill(&self, stripe: Stripe, class: SizeClass, at: SlotAt) {
+    fn spill(&self, stripe: Stripe, class: SizeClass, at: SlotId) {
         let mut lists = self.class(class);
         self.free_in(&mut lists, class, at);
         for _ in 0..REFILL_SLOTS {
@@ -303,7 +300,7 @@ impl SlotAllocator {
         }
     }
 
-    pub(crate) fn free_in(&self, lists: &mut ClassSlabs, class: SizeClass, at: SlotAt) {
+    pub(crate) fn free_in(&self, lists: &mut ClassSlabs, class: SizeClass, at: SlotId) {
         let slab = self.slab(at.slab);
         let was_used = slab.give_back(at.slot);
         debug_assert!(was_used, "{at:?} of {class:?} was freed twice");
@@ -384,7 +381,7 @@ impl SlotAllocator {
 
     /// Returns the memory of free slabs to the system.
     pub(crate) fn return_free_slabs(&self) -> io::Result<()> {
-        self.return_slabs(&self.in_transit())
+        self.return_slabs(&lock(&self.reclaim_lock))
     }
 
     fn return_slabs(&self, _: &MutexGuard<'_, ()>) -> io::Result<()> {
@@ -415,17 +412,17 @@ impl SlotAllocator {
     }
 
     /// Returns the page that a slot was last taken for. Its entry may name another slot by now.
-    pub(crate) fn owner(&self, at: SlotAt) -> u64 {
+    pub(crate) fn owner(&self, at: SlotId) -> u64 {
         self.owner_word(at).load(Relaxed).into()
     }
 
     /// Sets the page of a slot, for compaction. The caller owns the slot.
-    pub(crate) fn set_owner(&self, at: SlotAt, page: u64) {
+    pub(crate) fn set_owner(&self, at: SlotId, page: u64) {
         let page = u32::try_from(page).expect("a store has at most 2^32 pages");
         self.owner_word(at).store(page, Relaxed);
     }
 
-    fn owner_word(&self, at: SlotAt) -> &AtomicU32 {
+    fn owner_word(&self, at: SlotId) -> &AtomicU32 {
         self.mapping.half_word(at.slab as usize * (SLAB_BYTES / HALF_WORD_BYTES) + usize::from(at.slot))
     }
 }

@@ -31,7 +31,7 @@ impl FreeSlabs {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             slabs[slab as usize].next.store(top(head), Ordering::Relaxed);
-            match self.head.compare_exchange_weak(head, over(head, slab), Ordering::AcqRel, Ordering::Relaxed) {
+            match self.head.compare_exchange_weak(head, next_head(head, slab), Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(changed) => head = changed,
             }
@@ -45,7 +45,7 @@ impl FreeSlabs {
             let slab = top(head);
             // The link may already be another stack's. Then the count has changed, and the exchange fails.
             let next = slabs.get(slab as usize)?.next.load(Ordering::Relaxed);
-            match self.head.compare_exchange_weak(head, over(head, next), Ordering::AcqRel, Ordering::Acquire) {
+            match self.head.compare_exchange_weak(head, next_head(head, next), Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     self.len.fetch_sub(1, Ordering::Relaxed);
                     return Some(slab);
@@ -62,7 +62,7 @@ fn top(head: u64) -> u32 {
 }
 
 /// The head that follows `head`, with `slab` on top.
-fn over(head: u64, slab: u32) -> u64 {
+fn next_head(head: u64, slab: u32) -> u64 {
     (head >> 32).wrapping_add(1) << 32 | u64::from(slab)
 }
 

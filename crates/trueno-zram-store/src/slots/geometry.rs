@@ -22,7 +22,7 @@ const _: () = assert!(SLAB_GRANULES as usize * GRANULE_BYTES == SLAB_BYTES);
 /// Number of size classes. Class `c` has slots of `c + 1` units.
 pub(crate) const CLASS_COUNT: usize = PAGE_SIZE / UNIT_BYTES;
 
-/// Length of the page number of a slot, at the start of its slab.
+/// Length of the page number that a slab records for each slot, at its start.
 const OWNER_BYTES: usize = 4;
 
 /// The most slots that a slab of any class has.
@@ -34,7 +34,7 @@ pub(crate) struct SizeClass(u8);
 
 /// A slot: its slab, and its number within the slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SlotAt {
+pub(crate) struct SlotId {
     pub(crate) slab: u32,
     pub(crate) slot: u16,
 }
@@ -72,18 +72,18 @@ impl SizeClass {
     }
 
     /// Returns the first unit of a slot, counted from the first slab.
-    pub(crate) fn place(self, at: SlotAt) -> u64 {
+    pub(crate) fn place(self, at: SlotId) -> u64 {
         let within = self.header_units() + usize::from(at.slot) * self.slot_units();
         u64::from(at.slab) * SLAB_UNITS as u64 + within as u64
     }
 
     /// Returns the slot that starts at `place`, if there is one.
-    pub(crate) fn slot_at(self, place: u64) -> Option<SlotAt> {
+    pub(crate) fn slot_at(self, place: u64) -> Option<SlotId> {
         let slab = u32::try_from(place / SLAB_UNITS as u64).ok()?;
         let within = usize::try_from(place % SLAB_UNITS as u64).ok()?.checked_sub(self.header_units())?;
         let slot = u16::try_from(within / self.slot_units()).ok()?;
         let starts_here = within.is_multiple_of(self.slot_units()) && slot < self.slots();
-        starts_here.then_some(SlotAt { slab, slot })
+        starts_here.then_some(SlotId { slab, slot })
     }
 
     /// Granules from the start of a slab to the end of its first `slots` slots; 0 for no slots.
@@ -130,7 +130,7 @@ mod tests {
         for class in SizeClass::all() {
             let mut end = class.header_units() as u64;
             for slot in 0..class.slots() {
-                let place = class.place(SlotAt { slab: 0, slot });
+                let place = class.place(SlotId { slab: 0, slot });
                 assert_eq!(place, end, "{class:?} slot {slot}");
                 end = place + class.slot_units() as u64;
             }

@@ -19,7 +19,7 @@ pub(crate) const REFILL_SLOTS: usize = CELLS / 2;
 /// Bytes of all cells.
 pub(crate) const CELLS_BYTES: usize = STRIPES * CLASS_COUNT * CELLS * WORD_BYTES;
 
-/// An empty cell. No slot starts at place 0: a slab begins with the names of its pages.
+/// An empty cell. No slot starts at place 0: a slab begins with the page numbers of its slots.
 const EMPTY: u64 = 0;
 
 /// Free slots in cells, by stripe and size class.
@@ -28,9 +28,9 @@ const EMPTY: u64 = 0;
 /// part of what another process attaches to: there, spare slots are free like all slots that the table does not name.
 #[derive(Debug)]
 pub(crate) struct SpareSlots {
-    /// They take memory when stripes are used.
+    /// Take memory when stripes are used.
     cells: MemfdMapping,
-    handed_out: AtomicUsize,
+    assigned_stripes: AtomicUsize,
 }
 
 /// The part of the spare slots that a thread uses.
@@ -45,7 +45,7 @@ impl Stripe {
 impl SpareSlots {
     pub(crate) fn new() -> io::Result<Self> {
         let cells = MemfdMapping::create("trueno-zram-spare-slots", CELLS_BYTES)?;
-        Ok(Self { cells, handed_out: AtomicUsize::new(0) })
+        Ok(Self { cells, assigned_stripes: AtomicUsize::new(0) })
     }
 
     pub(crate) fn populate_and_lock(&self) -> io::Result<()> {
@@ -54,25 +54,25 @@ impl SpareSlots {
 
     /// Returns a stripe for a new handle.
     pub(crate) fn next_stripe(&self) -> Stripe {
-        let number = self.handed_out.fetch_add(1, Ordering::Relaxed);
+        let number = self.assigned_stripes.fetch_add(1, Ordering::Relaxed);
         Stripe(1 + number % (STRIPES - 1))
     }
 
     /// Takes the spare slot that was put in last. Returns its place.
     pub(crate) fn take(&self, stripe: Stripe, class: SizeClass) -> Option<u64> {
-        take(self.cells(stripe, class))
+        take_from(self.cells(stripe, class))
     }
 
     /// Puts in a slot of `class`. Returns `false` if there is no room.
     pub(crate) fn put(&self, stripe: Stripe, class: SizeClass, place: u64) -> bool {
-        put(self.cells(stripe, class), place)
+        put_into(self.cells(stripe, class), place)
     }
 
     /// Takes all spare slots of a class in all stripes. Slots that other threads put in meanwhile may stay.
     pub(crate) fn take_all(&self, class: SizeClass) -> impl Iterator<Item = u64> + use<'_> {
-        let used = self.handed_out.load(Ordering::Relaxed).saturating_add(1).min(STRIPES);
+        let used = self.assigned_stripes.load(Ordering::Relaxed).saturating_add(1).min(STRIPES);
         let cells = (0..used).flat_map(move |stripe| self.cells(Stripe(stripe), class));
-        cells.filter_map(|cell| take(std::slice::from_ref(cell)))
+        cells.filter_map(|cell| take_from(std::slice::from_ref(cell)))
     }
 
     fn cells(&self, stripe: Stripe, class: SizeClass) -> &[AtomicU64] {
@@ -104,11 +104,11 @@ impl SlotCell for AtomicU64 {
     }
 }
 
-fn take(cells: &[impl SlotCell]) -> Option<u64> {
+fn take_from(cells: &[impl SlotCell]) -> Option<u64> {
     cells.iter().rev().filter(|cell| cell.load() != EMPTY).map(SlotCell::empty).find(|place| *place != EMPTY)
 }
 
-fn put(cells: &[impl SlotCell], place: u64) -> bool {
+fn put_into(cells: &[impl SlotCell], place: u64) -> bool {
     debug_assert_ne!(place, EMPTY);
     cells.iter().filter(|cell| cell.load() == EMPTY).any(|cell| cell.fill(place))
 }
@@ -147,11 +147,11 @@ mod tests {
         /// it may seem while others move slots.
         #[allow(unsafe_code, reason = "loom checks these accesses")]
         fn use_slot(&self) -> Option<u64> {
-            let place = take(&self.cells)?;
+            let place = take_from(&self.cells)?;
             let slot = &self.slots[usize::try_from(place).unwrap() - 1];
             // SAFETY: the thread that takes a slot out of its cell owns it; loom checks that this is so.
             slot.with_mut(|slot| unsafe { *slot += 1 });
-            (!put(&self.cells, place)).then_some(place)
+            (!put_into(&self.cells, place)).then_some(place)
         }
     }
 
@@ -170,7 +170,7 @@ mod tests {
             });
             let mut found: Vec<u64> = model.use_slot().into_iter().collect();
             found.extend(others.into_iter().filter_map(|other| other.join().unwrap()));
-            found.extend(std::iter::from_fn(|| take(&model.cells)));
+            found.extend(std::iter::from_fn(|| take_from(&model.cells)));
             found.sort_unstable();
             assert_eq!(found, [1, 2], "no slot is lost or doubled");
         });
@@ -187,9 +187,9 @@ mod tests {
         /// were given back. No other thread gets at the slots of the class in between.
         fn allocate(&self, thread: usize) -> Option<u64> {
             let own = &self.cells[thread..=thread];
-            take(own).or_else(|| self.refill(own)).or_else(|| {
+            take_from(own).or_else(|| self.refill(own)).or_else(|| {
                 let mut free = self.free.lock().unwrap();
-                free.extend(std::iter::from_fn(|| take(&self.cells)));
+                free.extend(std::iter::from_fn(|| take_from(&self.cells)));
                 free.pop()
             })
         }
@@ -198,7 +198,7 @@ mod tests {
             let mut free = self.free.lock().unwrap();
             let taken = free.pop();
             if let Some(spare) = free.pop() {
-                assert!(put(own, spare), "the cell was empty");
+                assert!(put_into(own, spare), "the cell was empty");
             }
             taken
         }

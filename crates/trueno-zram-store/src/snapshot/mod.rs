@@ -24,13 +24,24 @@ pub enum SnapshotPart {
 ///
 /// A page that is written meanwhile keeps its old version until the snapshot has read it. These versions count against
 /// the limit. Nothing is copied otherwise.
+///
+/// ```
+/// use trueno_zram_store::{Store, StoreOptions};
+/// let store = Store::create(&StoreOptions::new(1 << 20))?;
+/// let mut snapshot = store.snapshot()?;
+/// while let Some(part) = snapshot.read(1024)? {
+///     println!("{part:?}");
+/// }
+/// assert_eq!(snapshot.position(), store.page_count());
+/// # Ok::<(), trueno_zram_store::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Snapshot<'a> {
     store: &'a Store,
     /// The next page to read.
     next: u64,
-    held: Box<Page>,
-    _alone: MutexGuard<'a, ()>,
+    stored_bytes: Box<Page>,
+    _lock: MutexGuard<'a, ()>,
 }
 
 impl Store {
@@ -54,9 +65,9 @@ impl Store {
     /// # Errors
     /// [`Error::System`] if there is no memory for the list of old versions.
     pub fn snapshot(&self) -> Result<Snapshot<'_>> {
-        let alone = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = self.snapshot_lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.retained.start().map_err(Error::system("the snapshot could not be started"))?;
-        Ok(Snapshot { store: self, next: 0, held: Box::new([0; PAGE_SIZE]), _alone: alone })
+        Ok(Snapshot { store: self, next: 0, stored_bytes: Box::new([0; PAGE_SIZE]), _lock: alone })
     }
 }
 
@@ -75,7 +86,7 @@ impl Snapshot<'_> {
                 break;
             }
             if is_hole {
-                self.store.retained.pass(self.next);
+                self.store.retained.advance_past(self.next);
                 self.next += 1;
             } else if self.next > holes_from && index.is_empty() {
                 break;
@@ -107,7 +118,7 @@ impl Snapshot<'_> {
         let page = self.next;
         let corrupt = |defect| Error::CorruptEntry { page, defect };
         let guard = self.store.table.lock(page);
-        self.store.retained.pass(page);
+        self.store.retained.advance_past(page);
         self.next += 1;
         let old = self.store.retained.take(page);
         let form = old.unwrap_or(guard.entry()).form().map_err(corrupt)?;
@@ -122,7 +133,7 @@ impl Snapshot<'_> {
                 PageKind::SameFilled
             }
             PageForm::Stored(stored) => {
-                arena.extend_from_slice(self.store.copy_held(stored, &mut self.held));
+                arena.extend_from_slice(self.store.copy_stored(stored, &mut self.stored_bytes));
                 stored.kind
             }
         };
@@ -147,10 +158,10 @@ impl Drop for Snapshot<'_> {
     fn drop(&mut self) {
         while self.next < self.store.page_count() {
             if self.is_hole() {
-                self.store.retained.pass(self.next);
+                self.store.retained.advance_past(self.next);
             } else {
                 let guard = self.store.table.lock(self.next);
-                self.store.retained.pass(self.next);
+                self.store.retained.advance_past(self.next);
                 let old = self.store.retained.take(self.next);
                 drop(guard);
                 if let Some(stored) = old.and_then(|old| old.form().ok()).and_then(PageForm::stored) {

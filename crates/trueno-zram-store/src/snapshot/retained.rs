@@ -15,7 +15,7 @@ const IDLE: u64 = u64::MAX;
 /// The reader goes through the pages in order. A writer that changes a page which the reader has not passed keeps the
 /// first old entry, with its slot, for the reader. Both do this under the lock of the page's entry, so they agree.
 #[derive(Debug)]
-pub(crate) struct Retained {
+pub(crate) struct RetainedPages {
     pages: u64,
     /// The first page that the reader has not passed.
     cursor: AtomicU64,
@@ -25,7 +25,7 @@ pub(crate) struct Retained {
     versions: OnceLock<MemfdMapping>,
 }
 
-/// The version of a page that was kept.
+/// The retained version of a page.
 struct RetainedVersion<'a> {
     entry: &'a AtomicU64,
     generation: &'a AtomicU64,
@@ -33,7 +33,7 @@ struct RetainedVersion<'a> {
 
 const VERSION_WORDS: usize = 2;
 
-impl Retained {
+impl RetainedPages {
     pub(crate) fn new(pages: u64) -> Self {
         Self { pages, cursor: AtomicU64::new(IDLE), generation: AtomicU64::new(0), versions: OnceLock::new() }
     }
@@ -52,8 +52,8 @@ impl Retained {
         Ok(())
     }
 
-    /// Passes a page. Called under its lock, or for a page that is empty.
-    pub(crate) fn pass(&self, page: u64) {
+    /// Moves the reader past a page. Called under the page's lock, or for an empty page.
+    pub(crate) fn advance_past(&self, page: u64) {
         self.cursor.store(page + 1, Ordering::Release);
     }
 
@@ -62,9 +62,9 @@ impl Retained {
         self.cursor.store(IDLE, Ordering::Release);
     }
 
-    /// Keeps `old` if the reader still needs it. Returns `true` if so: its slot must not be freed then. Called under the
+    /// Retains `old` if the reader still needs it. Returns `true` if so: then its slot must not be freed. Called under the
     /// page's lock, before its entry changes.
-    pub(crate) fn keep(&self, page: u64, old: TableEntry) -> bool {
+    pub(crate) fn retain(&self, page: u64, old: TableEntry) -> bool {
         if page < self.cursor.load(Ordering::Acquire) {
             return false;
         }

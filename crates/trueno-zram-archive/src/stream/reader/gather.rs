@@ -6,10 +6,10 @@ use crate::block::Block;
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
 use crate::lz4::constant::zero_pages_of;
-use crate::lz4::header::{LEGACY_BLOCK_BOUND, RAW_BLOCK};
+use crate::lz4::header::{LEGACY_BLOCK_BOUND, RAW_BLOCK_FLAG};
 use crate::stream::frame::{FrameShape, FrameState, MAX_BATCH_BLOCKS};
 use crate::stream::input::InputWindow;
-use crate::zstd::frame::{Seen, look};
+use crate::zstd::frame::{FramePeek, peek_frame};
 
 /// Gathers blocks of a frame; `page` is the number of the next page, if the frame is made of pages.
 pub(super) fn gather_blocks<R: Read>(
@@ -20,18 +20,18 @@ pub(super) fn gather_blocks<R: Read>(
     page: &mut Option<u64>,
 ) -> Result<()> {
     let (checksum_len, legacy) = (frame.header.block_checksum_len(), frame.shape == FrameShape::Legacy);
-    let max_len = if legacy { LEGACY_BLOCK_BOUND } else { frame.header.max_block };
+    let max_len = if legacy { LEGACY_BLOCK_BOUND } else { frame.header.max_block_len };
     let (mut room, mut zero_room) = frame.batch_blocks(batch_bytes, input.position());
-    let start = input.place();
-    while room > 0 && zero_room > 0 && input.place() - start <= frame.input_bound(batch_bytes) {
+    let start = input.window_pos();
+    while room > 0 && zero_room > 0 && input.window_pos() - start <= frame.input_bound(batch_bytes) {
         let at = input.position();
-        if legacy && !input.need(1)? {
+        if legacy && !input.fill_to(1)? {
             frame.ended = true;
             return Ok(());
         }
-        let word = input.demand(4, "a block's size")?;
+        let word = input.require(4, "a block's size")?;
         let word = u32::from_le_bytes(word.try_into().expect("four bytes"));
-        let (raw, len) = if legacy { (false, word) } else { (word & RAW_BLOCK != 0, word & !RAW_BLOCK) };
+        let (raw, len) = if legacy { (false, word) } else { (word & RAW_BLOCK_FLAG != 0, word & !RAW_BLOCK_FLAG) };
         let len = len as usize;
         if legacy && len > max_len {
             // Not a block, but the magic number of the next frame.
@@ -47,8 +47,8 @@ pub(super) fn gather_blocks<R: Read>(
             let (len_bytes, max_bytes) = (len as u64, max_len as u64);
             return Err(Error::BlockTooLarge { at, page: None, len_bytes, max_bytes });
         }
-        input.demand(4 + len + checksum_len, "a block")?;
-        let mut block = Block { page: *page, ..Block::lz4(at, input.place() + 4, len, raw) };
+        input.require(4 + len + checksum_len, "a block")?;
+        let mut block = Block { page: *page, ..Block::lz4(at, input.window_pos() + 4, len, raw) };
         if frame.shape == FrameShape::Pages && !raw {
             block.zero_pages = zero_pages_of(block.bytes(input.window())).unwrap_or(0);
         }
@@ -74,10 +74,10 @@ pub(super) fn gather_blocks<R: Read>(
 }
 
 /// Looks at the start of the next Zstandard frame, with as many bytes as that takes and the input has.
-pub(super) fn look_ahead<R: Read>(input: &mut InputWindow<R>) -> Result<Seen> {
+pub(super) fn peek_next_frame<R: Read>(input: &mut InputWindow<R>) -> Result<FramePeek> {
     loop {
-        match look(input.available()) {
-            Seen::Unclear { needed } if input.need(needed)? => {}
+        match peek_frame(input.available()) {
+            FramePeek::Incomplete { needed } if input.fill_to(needed)? => {}
             seen => return Ok(seen),
         }
     }
@@ -92,15 +92,15 @@ pub(super) fn gather_frames<R: Read>(
     page: &mut Option<u64>,
 ) -> Result<()> {
     let (mut room, mut zero_room) = frame.batch_blocks(batch_bytes, input.position());
-    let first = input.place();
+    let first = input.window_pos();
     let mut only_parts = true;
-    while room > 0 && zero_room > 0 && input.place() - first <= frame.input_bound(batch_bytes) {
-        let seen = match look_ahead(input)? {
-            Seen::Page(seen) => seen,
-            Seen::Unclear { .. } if !input.available().is_empty() => {
+    while room > 0 && zero_room > 0 && input.window_pos() - first <= frame.input_bound(batch_bytes) {
+        let seen = match peek_next_frame(input)? {
+            FramePeek::Page(seen) => seen,
+            FramePeek::Incomplete { .. } if !input.available().is_empty() => {
                 return Err(Error::Truncated { at: input.end_position(), page: None, within: "a frame" });
             }
-            Seen::Unclear { .. } | Seen::Other => {
+            FramePeek::Incomplete { .. } | FramePeek::Other => {
                 frame.ended = true;
                 return Ok(());
             }
@@ -109,7 +109,7 @@ pub(super) fn gather_frames<R: Read>(
             frame.index = None;
         }
         let part_of_page = seen.zero_pages == 0 && !seen.is_page();
-        let (at, start) = (input.position(), input.place());
+        let (at, start) = (input.position(), input.window_pos());
         let (format, len, raw, zero_pages) = (Format::Zstd, seen.len, seen.raw, seen.zero_pages);
         pending.push(Block { format, at, start, len, raw, zero_pages, page: *page, part_of_page });
         *page = page.map(|page| page + zero_pages.max(1) as u64);

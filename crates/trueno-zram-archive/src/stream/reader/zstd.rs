@@ -5,15 +5,15 @@ use std::io::Read;
 use trueno_zram_core::PAGE_SIZE;
 
 use super::FrameReader;
-use super::gather::look_ahead;
+use super::gather::peek_next_frame;
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
-use crate::index::builder::{IndexBuilder, Keeps};
+use crate::index::builder::{IndexBuilder, Retention};
 use crate::lz4::header::Lz4Header;
 use crate::stream::content::{ContentBatch, SpanRef};
 use crate::stream::frame::{FrameShape, FrameState};
 use crate::stream::inline::INLINE_BYTES;
-use crate::zstd::frame::{FrameHeader, MAX_HEADER_LEN, Seen};
+use crate::zstd::frame::{FrameHeader, FramePeek, MAX_HEADER_LEN};
 use crate::zstd::libzstd::ForeignDecoder;
 
 impl<R: Read> FrameReader<'_, R> {
@@ -28,18 +28,18 @@ impl<R: Read> FrameReader<'_, R> {
             block_checksums: true,
             content_checksum: false,
             content_size: None,
-            max_block: PAGE_SIZE,
+            max_block_len: PAGE_SIZE,
         };
         let content_start = self.summary.content_len;
-        if let Seen::Page(seen) = look_ahead(&mut self.input)? {
+        if let FramePeek::Page(seen) = peek_next_frame(&mut self.input)? {
             let layout = Layout::Zstd { checksums: seen.checksum };
-            let index = Some(IndexBuilder::new(layout, 0, Keeps::Checksums));
+            let index = Some(IndexBuilder::new(layout, 0, Retention::Checksums));
             self.frame = Some(FrameState::new(at, content_start, header, FrameShape::PageFrames, index));
             return Ok(());
         }
         let mut needed = 5;
         let parsed = loop {
-            let bytes = self.input.demand(needed, "a frame's header")?;
+            let bytes = self.input.require(needed, "a frame's header")?;
             match FrameHeader::parse(bytes, at)? {
                 Some(parsed) => break parsed,
                 None => needed = (needed + 1).min(MAX_HEADER_LEN),
@@ -62,7 +62,7 @@ impl<R: Read> FrameReader<'_, R> {
         Ok(())
     }
 
-    /// Decodes more of a Zstandard frame of any form; returns whether the batch is full.
+    /// Decodes more of a Zstandard frame of any form; returns `true` if the batch is full.
     pub(super) fn decode_foreign(&mut self, out: &mut ContentBatch) -> Result<bool> {
         let frame = self.frame.as_mut().expect("a frame is being read");
         let foreign = self.foreign.as_mut().expect("made with the frame");

@@ -13,7 +13,7 @@ pub(crate) struct Context(Option<Decompressor<'static>>);
 
 impl Context {
     /// Takes an idle context, or makes one.
-    pub(crate) fn lend() -> Result<Self> {
+    pub(crate) fn acquire() -> Result<Self> {
         let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
         match idle {
             Some(idle) => Ok(Self(Some(idle))),

@@ -30,7 +30,7 @@ impl ForeignDecoder {
         self.context.reset(ResetDirective::SessionOnly).map(|_| ()).map_err(failed)
     }
 
-    /// Decodes on until `out` has `limit` bytes or the frame ends; returns whether it has ended. `at` is the position of
+    /// Decodes on until `out` has `limit` bytes or the frame ends; returns `true` if it has ended. `at` is the position of
     /// the frame. The content before an error stands in `out`.
     pub(crate) fn decode<R: Read>(
         &mut self,
@@ -41,7 +41,7 @@ impl ForeignDecoder {
     ) -> Result<bool> {
         while out.len() < limit {
             input.release();
-            let ended_early = !input.need(1)?;
+            let ended_early = !input.fill_to(1)?;
             let start = out.len();
             out.resize(start + STEP_BYTES, 0);
             let mut source = InBuffer::around(input.available());

@@ -28,7 +28,7 @@ fn file_of(folder: &tempfile::TempDir, pages: &[Page]) -> Option<(PathBuf, Mappe
     Some((path, input?))
 }
 
-/// Returns whether a file that nobody writes can be leased. A process that another test has just started may still hold
+/// Returns `true` if a file that nobody writes can be leased. A process that another test has just started may still hold
 /// it open for writing.
 fn is_leased(input: &MappedInput) -> bool {
     let deadline = Instant::now() + Duration::from_secs(5);
@@ -90,7 +90,7 @@ fn a_writer_waits_for_those_who_borrow_and_their_work_is_void() {
         let work = |pages: &[Page]| {
             scope.spawn(|| writer(&path).write_all_at(&[0xee; PAGE_SIZE], PAGE_SIZE as u64).unwrap());
             let deadline = Instant::now() + Duration::from_secs(30);
-            while input.file.hold().is_some_and(|lease| lease.is_undisputed()) {
+            while input.file.hold().is_some_and(|lease| lease.is_unbroken()) {
                 assert!(Instant::now() < deadline, "the writer asks for the file");
             }
             assert_eq!(input.borrow(0..1, |_| ()), None, "nobody else borrows it");

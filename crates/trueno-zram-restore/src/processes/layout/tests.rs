@@ -67,7 +67,7 @@ fn two_units_for_one_address_of_a_child_are_ambiguous() {
     layout.settle();
     let mut child = layout.fork().0;
     assert!(!child.is_ambiguous());
-    assert!(child.note_later(&[span(13, 0, 5)], pages(13..18)));
+    assert!(child.record_parent_move(&[span(13, 0, 5)], pages(13..18)));
     assert!(child.is_ambiguous());
 }
 
@@ -76,7 +76,7 @@ fn a_child_may_have_its_memory_before_or_after_a_change() {
     let mut layout = Layout::new([span(10, 0, 5)]);
     layout.remap(10 * PAGE, 50 * PAGE, 2 * PAGE);
     let gone = layout.unmap(&pages(14..15));
-    gone[0].unit_range().for_each(|unit| layout.note_unmapped(unit));
+    gone[0].unit_range().for_each(|unit| layout.record_unmapped(unit));
     let (child, unmapped) = layout.fork();
     assert_eq!(unmapped, [gone[0].unit_range()]);
     assert_eq!((child.find(51 * PAGE), child.find(11 * PAGE), child.find(14 * PAGE)), (Some(1), Some(1), Some(4)));
@@ -93,7 +93,7 @@ fn places_are_tried_from_the_oldest_to_the_newest() {
     layout.remap(10 * PAGE, 20 * PAGE, 4 * PAGE);
     layout.remap(20 * PAGE, 30 * PAGE, 4 * PAGE);
     let mut child = layout.fork().0;
-    assert!(!child.note_later(&layout.remap(30 * PAGE, 50 * PAGE, 4 * PAGE), pages(50..54)));
+    assert!(!child.record_parent_move(&layout.remap(30 * PAGE, 50 * PAGE, 4 * PAGE), pages(50..54)));
     assert!(!child.is_ambiguous());
     assert_eq!(child.places(3), [13, 23, 33, 53].map(|page| page * PAGE));
     assert_eq!((child.places(4), child.is_uncertain(3), child.is_uncertain(4)), (vec![40 * PAGE], true, false));
@@ -113,8 +113,8 @@ fn other_memory_that_comes_to_the_address_of_a_unit_makes_a_child_ambiguous() {
     assert!(layout.fork().0.is_ambiguous());
     // The same, but its event is read behind that of the fork.
     let mut child = Layout::new([span(10, 0, 4)]).fork().0;
-    assert!(!child.note_later(&[], pages(14..16)) && !child.is_ambiguous());
-    assert!(child.note_later(&[], pages(12..16)) && child.is_ambiguous());
+    assert!(!child.record_parent_move(&[], pages(14..16)) && !child.is_ambiguous());
+    assert!(child.record_parent_move(&[], pages(12..16)) && child.is_ambiguous());
     // A unit that is moved onto other memory is looked for at its old address first.
     let mut layout = Layout::new([span(10, 0, 4)]);
     layout.unmap(&pages(70..74));
@@ -208,7 +208,7 @@ fn ambiguous_layouts_are_found_whatever_their_pieces() {
         found += usize::from(expected);
         let new = span(random.below(60) as u64, random.below(60), 1 + random.below(12));
         let with_new = [&spans[..], &[new]].concat();
-        let is_new = layout.note_later(&[new], new.start..new.end());
+        let is_new = layout.record_parent_move(&[new], new.start..new.end());
         assert_eq!(expected || is_new, have_two_units(&with_new), "{with_new:?}");
     }
     assert!((200..1900).contains(&found), "{found}");

@@ -1,4 +1,4 @@
-//! Content that many lanes write at its offset, or only count.
+//! Writes content at its offset, by many lanes, or only counts it.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,16 +13,16 @@ use crate::pipeline::timeline::{Stage, timed};
 use crate::workers::Observer;
 
 /// The destination of content, and the bytes that were written.
-pub(super) struct PlacedContent<'a> {
+pub(super) struct ContentWriter<'a> {
     pub(super) mode: WriteMode,
     name: String,
-    done: AtomicU64,
+    written: AtomicU64,
     observer: &'a dyn Observer,
 }
 
-impl<'a> PlacedContent<'a> {
+impl<'a> ContentWriter<'a> {
     pub(super) fn new(mode: WriteMode, name: &str, observer: &'a dyn Observer) -> Self {
-        Self { mode, name: name.to_owned(), done: AtomicU64::new(0), observer }
+        Self { mode, name: name.to_owned(), written: AtomicU64::new(0), observer }
     }
 
     /// Returns `true` if the content is written in order, not at its offset.
@@ -30,7 +30,7 @@ impl<'a> PlacedContent<'a> {
         matches!(self.mode, WriteMode::InOrder)
     }
 
-    /// Writes content at its place, unless that is done in order.
+    /// Writes content at its offset, unless the sink takes it in order.
     pub(super) fn write<'s>(&self, start: u64, spans: impl Iterator<Item = ContentSpan<'s>>) -> Result<()> {
         if self.is_in_order() {
             return Ok(());
@@ -65,7 +65,7 @@ impl<'a> PlacedContent<'a> {
         Ok(())
     }
 
-    /// Prepares the place of pages that are not zero. None: they are not written.
+    /// Prepares a range for pages that are not zero. None: they are not written.
     pub(super) fn prepare(&self, at: u64, len_bytes: usize) -> Result<Option<Prepared<'_>>> {
         match &self.mode {
             WriteMode::Positional { file, .. } => self.writing(|| file.prepare(at, len_bytes)).map(Some),
@@ -73,10 +73,10 @@ impl<'a> PlacedContent<'a> {
         }
     }
 
-    /// Writes pages at a place that was prepared, or only counts them.
-    pub(super) fn write_prepared(&self, place: Option<&Prepared<'_>>, at: u64, bytes: &[u8]) -> Result<()> {
-        if let Some(place) = place {
-            self.writing(|| place.write_at(at, bytes))?;
+    /// Writes pages within a prepared range, or only counts them.
+    pub(super) fn write_prepared(&self, prepared: Option<&Prepared<'_>>, at: u64, bytes: &[u8]) -> Result<()> {
+        if let Some(prepared) = prepared {
+            self.writing(|| prepared.write_at(at, bytes))?;
         }
         self.count(bytes.len() as u64);
         Ok(())
@@ -86,14 +86,14 @@ impl<'a> PlacedContent<'a> {
         timed(self.observer, Stage::Write, write).map_err(|error| Error::io(&self.name, Operation::Write, error))
     }
 
-    /// Counts content that is where it belongs.
+    /// Counts content that was written.
     pub(super) fn count(&self, len_bytes: u64) {
-        let done = self.done.fetch_add(len_bytes, Ordering::Relaxed) + len_bytes;
-        self.observer.progress(done, done);
+        let written = self.written.fetch_add(len_bytes, Ordering::Relaxed) + len_bytes;
+        self.observer.progress(written, written);
     }
 
-    /// The bytes that are where they belong.
-    pub(super) fn done(&self) -> u64 {
-        self.done.load(Ordering::Relaxed)
+    /// Returns the bytes that were written.
+    pub(super) fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
     }
 }

@@ -1,4 +1,4 @@
-//! Frames of a group, compared with what the index says of them.
+//! Compares the Zstandard frames of a group with the index.
 
 use trueno_zram_core::{PAGE_SIZE, PageKind};
 
@@ -10,7 +10,7 @@ use crate::lz4::header::SKIPPABLE_MAGIC;
 use crate::zstd::constant::word_of;
 use crate::zstd::frame::ZSTD_MAGIC;
 
-/// Compares a frame with its place. The flag says whether the frame is what the index says: then every decoder that
+/// Compares a frame with its description in the index. Returns `true` with the block if they agree: then every decoder that
 /// reads the file from its start finds this frame here, and refuses it or gets as much content as the index says.
 pub(crate) fn check_frame(
     place: &BlockPlace,
@@ -42,7 +42,7 @@ pub(crate) fn check_frame(
     (block, same_form && frame.content_len as u64 == wanted && wanted <= left)
 }
 
-/// Returns whether a stream that reads these frames in order ends with an error at the last of them or before it. All
+/// Returns `true` if a stream that reads these frames in order ends with an error at the last of them or before it. All
 /// but the last are where the index says.
 pub(crate) fn stream_refuses_frame(blocks: &[Block], window: &[u8]) -> bool {
     let mut content = vec![0; PAGE_SIZE];

@@ -1,4 +1,4 @@
-//! The places of pages in the files of a chain: found by the maps of its deltas, and read.
+//! Finds pages in the files of a chain by the maps of its deltas, and reads them.
 
 use trueno_zram_core::{PAGE_SIZE, Page};
 
@@ -12,9 +12,9 @@ use super::layout::HEAD_LEN;
 use super::map::PageOrigin;
 use super::reader::Delta;
 
-/// The place of a page in the files of a chain.
+/// The location of a page in the files of a chain.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ChainPlace {
+pub(super) struct ChainLocation {
     /// The file: 0 is the delta itself, 1 its base, and so on down to the standard archive.
     level: usize,
     /// The page's number in the content of that file.
@@ -25,8 +25,8 @@ pub(super) struct ChainPlace {
     len_bytes: usize,
 }
 
-impl ChainPlace {
-    /// Returns whether the page can be read together with the one before it. Zero pages follow each other.
+impl ChainLocation {
+    /// Returns `true` if the page can be read together with the one before it. Zero pages follow each other.
     fn follows(self, before: Self) -> bool {
         match (before.stored, self.stored) {
             (None, None) => true,
@@ -47,8 +47,8 @@ impl Delta {
         self.layers.get(level).map_or(&self.lowest, |layer| &layer.stored)
     }
 
-    /// Finds the place of a page by the maps of the deltas beneath, one after the other.
-    pub(super) fn place(&self, page: u64, origin: PageOrigin) -> Result<ChainPlace> {
+    /// Finds the location of a page by the maps of the deltas beneath, one after the other.
+    pub(super) fn locate(&self, page: u64, origin: PageOrigin) -> Result<ChainLocation> {
         let (mut level, mut number, mut origin, mut len_bytes) = (0, page, origin, PAGE_SIZE);
         let stored = loop {
             match origin {
@@ -61,7 +61,7 @@ impl Delta {
             origin = found.0;
             len_bytes = len_bytes.min(page_len(layer.footer.content_len, number));
         };
-        Ok(ChainPlace { level, page: number, stored, len_bytes })
+        Ok(ChainLocation { level, page: number, stored, len_bytes })
     }
 
     /// Reads the pages from `first` on. Those that follow each other in their file are read together.
@@ -72,11 +72,11 @@ impl Delta {
         out: &mut [Page],
     ) -> Result<()> {
         let (mut rest, mut page) = (out, first);
-        let mut places = (first..).zip(origins).map(|(page, (origin, _))| self.place(page, *origin)).peekable();
-        while let Some(start) = places.next() {
+        let mut locations = (first..).zip(origins).map(|(page, (origin, _))| self.locate(page, *origin)).peekable();
+        while let Some(start) = locations.next() {
             let start = start?;
             let (mut last, mut count) = (start, 1);
-            while let Some(Ok(next)) = places.next_if(|next| next.as_ref().is_ok_and(|next| next.follows(last))) {
+            while let Some(Ok(next)) = locations.next_if(|next| next.as_ref().is_ok_and(|next| next.follows(last))) {
                 (last, count) = (next, count + 1);
             }
             let (pages, after) = rest.split_at_mut(count);
@@ -86,9 +86,15 @@ impl Delta {
         Ok(())
     }
 
-    /// Reads the pages from `first` on, which lie one behind the other from `start` to `last`. Errors name the pages of the
+    /// Reads the pages from `first` on, which follow each other in their file from `start` to `last`. Errors name the pages of the
     /// delta.
-    pub(super) fn read_run(&self, first: u64, start: ChainPlace, last: ChainPlace, out: &mut [Page]) -> Result<()> {
+    pub(super) fn read_run(
+        &self,
+        first: u64,
+        start: ChainLocation,
+        last: ChainLocation,
+        out: &mut [Page],
+    ) -> Result<()> {
         let Some(stored) = start.stored else {
             out.as_flattened_mut().fill(0);
             return Ok(());
@@ -112,21 +118,21 @@ impl Delta {
 
     /// Reads a page where the indexes say it is, for a caller that compares it with its hash.
     pub(crate) fn read_unproven(&self, page: u64, out: &mut Page) -> Result<()> {
-        let place = self.place(page, self.origin(page)?.0)?;
-        let Some(stored) = place.stored else {
+        let location = self.locate(page, self.origin(page)?.0)?;
+        let Some(stored) = location.stored else {
             out.fill(0);
             return Ok(());
         };
-        let read = self.stored_at(place.level).read_unproven(stored, out);
-        read.map_err(|error| self.at_level(place.level, self.in_file(place, error, Some(0)), Some(page)))?;
-        out[place.len_bytes..].fill(0);
+        let read = self.stored_at(location.level).read_unproven(stored, out);
+        read.map_err(|error| self.at_level(location.level, self.in_file(location, error, Some(0)), Some(page)))?;
+        out[location.len_bytes..].fill(0);
         Ok(())
     }
 
-    /// Turns an error of the stored pages into one of their file. The page lies `within` pages behind the place.
-    fn in_file(&self, place: ChainPlace, error: Error, within: Option<u64>) -> Error {
-        match self.layers.get(place.level) {
-            Some(_) => error.within(HEAD_LEN as u64, within.map(|within| place.page + within)),
+    /// Turns an error of the stored pages into one of their file. The page lies `within` pages after the location.
+    fn in_file(&self, location: ChainLocation, error: Error, within: Option<u64>) -> Error {
+        match self.layers.get(location.level) {
+            Some(_) => error.within(HEAD_LEN as u64, within.map(|within| location.page + within)),
             None => error,
         }
     }
@@ -139,8 +145,8 @@ impl Delta {
         }
     }
 
-    /// Returns whether reading the page at this place takes no other pages.
-    pub(super) fn is_located_at(&self, place: ChainPlace) -> bool {
-        place.stored.is_none_or(|stored| self.stored_at(place.level).is_located(stored))
+    /// Returns `true` if reading the page at this location takes no other pages.
+    pub(super) fn is_located_at(&self, location: ChainLocation) -> bool {
+        location.stored.is_none_or(|stored| self.stored_at(location.level).is_located(stored))
     }
 }

@@ -1,4 +1,4 @@
-//! An archive back into its content: lanes read, check, restore and write groups side by side.
+//! Restores an archive by groups: lanes read, check, restore and write groups in parallel.
 //!
 //! With a GPU, lanes fill its slots with the pages of groups, and write what it restores.
 
@@ -10,7 +10,7 @@ use trueno_zram_archive::{
 };
 use trueno_zram_core::{PAGE_SIZE, Page, PageCodec, PageData};
 
-use super::placed::PlacedContent;
+use super::content_writer::ContentWriter;
 use super::{Decoders, Sink};
 use crate::error::Error;
 use crate::pipeline::held_slots::{HeldSlots, NoSlots};
@@ -27,7 +27,7 @@ const MAX_ORDERED: usize = 6;
 
 /// The result of restoring by groups.
 pub(super) enum GroupsOutcome {
-    /// All content is where it belongs.
+    /// All content was restored.
     All(Box<ReadSummary>),
     /// The archive has to be read as a stream. The sink has taken this many bytes in order.
     FallBackToStream { taken: u64 },
@@ -53,11 +53,11 @@ pub(super) fn restore_groups<K: Sink>(
     decoders: &mut Decoders<'_>,
     workers: Workers<'_>,
 ) -> Result<GroupsOutcome, Error> {
-    let content = PlacedContent::new(sink.write_mode(workers.threads())?, sink.name(), workers.observer);
+    let content = ContentWriter::new(sink.write_mode(workers.threads())?, sink.name(), workers.observer);
     let restored = match decoders {
         Decoders::Cpu => restore_on_cpu(archive, &mut *sink, &content, workers),
-        Decoders::Gpu { gpu, helps } => {
-            super::gpu::restore_groups(archive, &mut *sink, &content, (gpu, *helps), workers)
+        Decoders::Gpu { gpu, cpu_helps } => {
+            super::gpu::restore_groups(archive, &mut *sink, &content, (gpu, *cpu_helps), workers)
         }
     };
     match restored {
@@ -68,7 +68,7 @@ pub(super) fn restore_groups<K: Sink>(
             Ok(GroupsOutcome::All(Box::new(summary)))
         }
         Err(GroupFailure::IndexMismatch) => {
-            let taken = if content.is_in_order() { content.done() } else { 0 };
+            let taken = if content.is_in_order() { content.written() } else { 0 };
             // The stream writes all content again.
             drop(content);
             sink.restart()?;
@@ -81,7 +81,7 @@ pub(super) fn restore_groups<K: Sink>(
 fn restore_on_cpu<K: Sink>(
     archive: Archive,
     sink: &mut K,
-    content: &PlacedContent<'_>,
+    content: &ContentWriter<'_>,
     workers: Workers<'_>,
 ) -> Result<ReadSummary, GroupFailure> {
     let work = Restore::new(archive, content, NoSlots, workers.observer);
@@ -102,11 +102,11 @@ pub(super) fn finish<K: Sink, H: HeldSlots>(
     done.work.archive.finish(totals, done.hash.as_ref()).map_err(|_| GroupFailure::IndexMismatch)
 }
 
-/// Groups of an archive into content.
+/// Restores groups of an archive into content.
 pub(super) struct Restore<'a, K, H> {
     archive: Archive,
     info: ArchiveInfo,
-    pub(super) content: &'a PlacedContent<'a>,
+    pub(super) content: &'a ContentWriter<'a>,
     totals: Mutex<GroupTotals>,
     /// The GPU's slots.
     pub(super) slots: H,
@@ -138,7 +138,7 @@ impl GroupLane {
 }
 
 impl<'a, K: Sink, H: HeldSlots> Restore<'a, K, H> {
-    pub(super) fn new(archive: Archive, content: &'a PlacedContent<'a>, slots: H, observer: &'a dyn Observer) -> Self {
+    pub(super) fn new(archive: Archive, content: &'a ContentWriter<'a>, slots: H, observer: &'a dyn Observer) -> Self {
         let (info, totals) = (archive.info(), Mutex::new(GroupTotals::default()));
         Self { archive, info, content, totals, slots, observer, sink: PhantomData }
     }
@@ -169,20 +169,20 @@ impl<'a, K: Sink, H: HeldSlots> Restore<'a, K, H> {
         Ok(())
     }
 
-    /// Restores the pages of a group a few at a time, and writes them at their place.
-    fn restore_in_place(&self, lane: &mut GroupLane, group: &GroupBuffer) -> Result<(), GroupFailure> {
+    /// Restores the pages of a group a few at a time, and writes them at their offset.
+    fn restore_at_offset(&self, lane: &mut GroupLane, group: &GroupBuffer) -> Result<(), GroupFailure> {
         let (mut at, mut pages) = (group.content_start(), group.pages());
         for run in group.runs() {
             match run {
                 GroupRun::Zeros(len_bytes) => self.content.write(at, std::iter::once(ContentSpan::Zeros(len_bytes)))?,
                 GroupRun::Tail(bytes) => self.content.write(at, std::iter::once(ContentSpan::Data(bytes)))?,
                 GroupRun::Pages(count) => {
-                    let place = self.content.prepare(at, count * PAGE_SIZE)?;
+                    let prepared = self.content.prepare(at, count * PAGE_SIZE)?;
                     for first in (0..count).step_by(CACHED_PAGES) {
                         let cached = &mut lane.cached[..CACHED_PAGES.min(count - first)];
                         self.decode(&mut lane.codec, pages.by_ref().take(cached.len()), cached)?;
                         let at = at + (first * PAGE_SIZE) as u64;
-                        self.content.write_prepared(place.as_ref(), at, cached.as_flattened())?;
+                        self.content.write_prepared(prepared.as_ref(), at, cached.as_flattened())?;
                     }
                 }
             }
@@ -204,7 +204,7 @@ impl<'a, K: Sink, H: HeldSlots> Restore<'a, K, H> {
     }
 }
 
-/// The bytes of content of a run.
+/// Returns the bytes of content of a run.
 fn run_len(run: GroupRun<'_>) -> u64 {
     match run {
         GroupRun::Zeros(len_bytes) => len_bytes,
@@ -237,7 +237,7 @@ impl<'a, K: Sink, H: HeldSlots> Work for Restore<'a, K, H> {
     fn run(&self, lane: &mut GroupLane, unit: &mut GroupUnit<H::Done>) -> Result<(), GroupFailure> {
         self.read(unit)?;
         if !self.is_ordered() {
-            return self.restore_in_place(lane, &unit.group);
+            return self.restore_at_offset(lane, &unit.group);
         }
         let GroupUnit { group, pages, .. } = &mut *unit;
         if pages.len() < group.data_pages() {

@@ -197,7 +197,7 @@ impl Engine {
         options: WriteOptions,
         observer: &dyn Observer,
     ) -> Result<CompressedDelta<S, W>, S::Error> {
-        let options = DeltaOptions::new(base).with_write_options(options);
+        let options = DeltaOptions { base, write: options };
         let workers = Workers::new(&self.pool).with_observer(observer);
         trueno_zram_io::compress_delta(source, out, options, &mut self.lanes, workers)
     }

@@ -51,26 +51,11 @@ pub struct DeltaBase<'a> {
 
 /// Options of a delta: its base, and those of any archive. [`compress_delta`] has an example.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct DeltaOptions<'a> {
     /// The archive that the delta is made from.
     pub base: DeltaBase<'a>,
     /// Options of the blocks.
     pub write: WriteOptions,
-}
-
-impl<'a> DeltaOptions<'a> {
-    /// Makes a delta from this base, with the default [`WriteOptions`].
-    #[must_use]
-    pub fn new(base: DeltaBase<'a>) -> Self {
-        Self { base, write: WriteOptions::default() }
-    }
-
-    /// Sets the options of the blocks.
-    #[must_use]
-    pub fn with_write_options(self, write: WriteOptions) -> Self {
-        Self { write, ..self }
-    }
 }
 
 /// The result of [`compress_delta`].
@@ -106,7 +91,7 @@ type BufferedDeltaWriter<W> = DeltaWriter<BufWriter<W>>;
 /// std::fs::write(&path, [[7; 99 * 4096].as_slice(), &[8; 4096]].concat())?;
 /// let source = Input::open(&path)?.into_pages();
 /// let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build()?;
-/// let (mut codecs, options) = ([PageCodec::default()], DeltaOptions::new(base));
+/// let (mut codecs, options) = ([PageCodec::default()], DeltaOptions { base, write: WriteOptions::default() });
 /// let tuesday = compress_delta(source, Vec::new(), options, &mut codecs, Workers::new(&pool))?;
 /// assert_eq!((tuesday.summary.base_pages, tuesday.summary.stored_pages), (99, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

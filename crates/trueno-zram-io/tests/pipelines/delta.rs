@@ -89,16 +89,9 @@ fn every_changed_bit_is_noticed_and_equal_pages_are_stored_once() {
         let mut new = old.clone();
         change(&mut new, &mut random);
         let made_from = DeltaBase { record: base.record(b"base.lz4").unwrap(), hashes: &hashes };
-        let out = Vec::new();
-        let options = WriteOptions::default();
-        let done = compress_delta(
-            source(&folder, &new),
-            out,
-            DeltaOptions::new(made_from).with_write_options(options),
-            &mut codecs,
-            Workers::new(&pool),
-        )
-        .unwrap();
+        let options = DeltaOptions { base: made_from, write: WriteOptions::default() };
+        let done =
+            compress_delta(source(&folder, &new), Vec::new(), options, &mut codecs, Workers::new(&pool)).unwrap();
         let delta = Delta::open(Arc::new(done.out), |_| Ok(base)).unwrap().unwrap();
         for (number, (page, origin)) in (0..).zip(new.iter().zip(expected(&new, &old))) {
             let hash = (origin != PageOrigin::Zero).then(|| PageHash::of(page));
@@ -139,15 +132,9 @@ impl Fixture {
         let base = self.base();
         let hashes = PageHashes::stored(&base).unwrap().unwrap();
         let made_from = DeltaBase { record: base.record(b"base.lz4").unwrap(), hashes: &hashes };
-        let (out, options) = (Vec::new(), WriteOptions::default());
-        compress_delta(
-            source,
-            out,
-            DeltaOptions::new(made_from).with_write_options(options),
-            &mut codecs(2),
-            Workers::new(&self.pool),
-        )
-        .map(|done| done.out)
+        let options = DeltaOptions { base: made_from, write: WriteOptions::default() };
+        let done = compress_delta(source, Vec::new(), options, &mut codecs(2), Workers::new(&self.pool));
+        done.map(|done| done.out)
     }
 
     fn content_of(&self, delta: Vec<u8>) -> Vec<u8> {

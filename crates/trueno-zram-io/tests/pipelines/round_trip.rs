@@ -81,14 +81,14 @@ fn a_standard_archive_and_a_delta_take_the_same_way_to_the_same_output() {
         let hashes = PageHashes::compute(&base()).unwrap();
         bytes[700 * PAGE_SIZE..][..50].fill(9);
         fs::write(&image, &bytes).unwrap();
-        let made_from = DeltaBase { record: base().record(b"archive").unwrap(), hashes: &hashes };
+        let base_of_delta = DeltaBase { record: base().record(b"archive").unwrap(), hashes: &hashes };
         let (source, options) =
             (Input::open(&image).unwrap().into_pages(), WriteOptions::default().with_format(format));
         let mut codecs = codecs_of(algorithm, 2);
         let done = compress_delta(
             source,
             Vec::new(),
-            DeltaOptions::new(made_from).with_write_options(options),
+            DeltaOptions { base: base_of_delta, write: options },
             &mut codecs,
             Workers::new(&pool(2)),
         );

@@ -55,12 +55,6 @@ const MIN_GROUPS: u64 = 2;
 ///         Ok(WriteMode::InOrder)
 ///     }
 ///
-///     fn set_written(&mut self, _len_bytes: u64) {}
-///
-///     fn restart(&mut self) -> Result<()> {
-///         Ok(())
-///     }
-///
 ///     fn name(&self) -> &str {
 ///         "counter"
 ///     }
@@ -82,13 +76,16 @@ pub trait Sink: Send {
     fn write_mode(&self, threads: usize) -> Result<WriteMode>;
 
     /// Notes the length of the content, all of which was written in [`WriteMode::Positional`].
-    fn set_written(&mut self, len_bytes: u64);
+    fn set_written(&mut self, _len_bytes: u64) {}
 
-    /// Discards content that was written in [`WriteMode::Positional`]. All content will come again, in order.
+    /// Discards content that was written in [`WriteMode::Positional`]: the archive is not what its index says, and is read again
+    /// as a stream. All content comes again, in order, except for the content that the sink has [taken](Self::take).
     ///
     /// # Errors
     /// Any that ends the restoring.
-    fn restart(&mut self) -> Result<()>;
+    fn restart(&mut self) -> Result<()> {
+        Ok(())
+    }
 
     /// Returns the name that messages use.
     fn name(&self) -> &str;
@@ -121,12 +118,6 @@ impl Sink for Discard {
 
     fn write_mode(&self, _threads: usize) -> Result<WriteMode> {
         Ok(WriteMode::Discard)
-    }
-
-    fn set_written(&mut self, _len_bytes: u64) {}
-
-    fn restart(&mut self) -> Result<()> {
-        Ok(())
     }
 
     fn name(&self) -> &str {

@@ -361,14 +361,6 @@ impl<I: Iterator<Item = AddressSpan> + Send> Sink for Merge<'_, I> {
         Ok(WriteMode::InOrder)
     }
 
-    fn set_written(&mut self, _len_bytes: u64) {
-        unreachable!("it takes content in order");
-    }
-
-    fn restart(&mut self) -> trueno_zram_io::Result<()> {
-        unreachable!("it takes content in order");
-    }
-
     fn name(&self) -> &str {
         self.output.name()
     }

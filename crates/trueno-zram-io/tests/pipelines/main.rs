@@ -71,8 +71,6 @@ impl Sink for Memory {
         Ok(WriteMode::InOrder)
     }
 
-    fn set_written(&mut self, _len_bytes: u64) {}
-
     fn restart(&mut self) -> Result<()> {
         self.restarts += 1;
         Ok(())

@@ -17,7 +17,7 @@ pub(super) struct ContentWriter<'a> {
     pub(super) mode: WriteMode,
     name: String,
     written: AtomicU64,
-    observer: &'a dyn Observer,
+    pub(super) observer: &'a dyn Observer,
 }
 
 impl<'a> ContentWriter<'a> {

@@ -11,7 +11,7 @@ use super::{Sink, WriteMode};
 use crate::error::{Error, Result};
 use crate::pipeline::timeline::{Stage, timed};
 use crate::pipeline::{Pipeline, Work};
-use crate::workers::{Observer, Workers};
+use crate::workers::Workers;
 
 /// Pages that a lane takes at a time: a group of an archive, which is compared with the index as a whole.
 const LANE_PAGES: usize = 1024;
@@ -20,15 +20,13 @@ const PAGE_BYTES: u64 = PAGE_SIZE as u64;
 /// Parts in memory beyond one per lane, which wait for those before them.
 const QUEUED_UNITS: usize = 2;
 /// The most parts in memory: 64 MiB.
-pub(super) const MAX_UNITS: usize = 16;
+const MAX_UNITS: usize = 16;
 
 /// Restores ranges of pages into content.
 struct RestoreRanges<'a, K> {
     archive: &'a dyn Pages,
     name: &'a str,
-    parts: ContentParts,
     content: ContentWriter<'a>,
-    observer: &'a dyn Observer,
     sink: PhantomData<fn(&'a mut K)>,
 }
 
@@ -50,52 +48,39 @@ impl RangeUnit {
     }
 }
 
-/// Ranges of the content, which follow each other in the output, divided into parts that a lane takes at a time.
-struct ContentParts {
-    ranges: Vec<PartedRange>,
-    parts: u64,
-    len_bytes: u64,
-}
-
-struct PartedRange {
-    bytes: Range<u64>,
-    /// The number of its first part.
-    first_part: u64,
-    /// The offset of its start in the output.
-    output_start: u64,
-}
-
 /// The work of a lane at a time: a range of the content, and its offset in the output.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct ContentPart {
     bytes: Range<u64>,
     output_start: u64,
 }
 
-impl ContentParts {
-    fn new(ranges: impl IntoIterator<Item = Range<u64>>) -> Self {
-        let mut parts = Self { ranges: Vec::new(), parts: 0, len_bytes: 0 };
-        for bytes in ranges.into_iter().filter(|bytes| !bytes.is_empty()) {
-            let (count, len_bytes) =
-                (bytes.end.div_ceil(LANE_BYTES) - bytes.start / LANE_BYTES, bytes.end - bytes.start);
-            parts.ranges.push(PartedRange { bytes, first_part: parts.parts, output_start: parts.len_bytes });
-            parts.parts += count;
-            parts.len_bytes += len_bytes;
-        }
-        parts
-    }
+/// Ranges of the content, which follow each other in the output, divided into parts that a lane takes at a time.
+struct ContentParts {
+    ranges: std::vec::IntoIter<Range<u64>>,
+    /// The rest of the range that is being divided.
+    rest: Range<u64>,
+    /// The offset of the next part in the output.
+    output_end: u64,
+}
 
-    /// Returns the part of this number; `None` after the last.
-    fn get(&self, number: u64) -> Option<ContentPart> {
-        if number >= self.parts {
-            return None;
+impl ContentParts {
+    fn new(ranges: Vec<Range<u64>>) -> Self {
+        Self { ranges: ranges.into_iter(), rest: 0..0, output_end: 0 }
+    }
+}
+
+impl Iterator for ContentParts {
+    type Item = ContentPart;
+
+    fn next(&mut self) -> Option<ContentPart> {
+        while self.rest.is_empty() {
+            self.rest = self.ranges.next()?;
         }
-        let before = self.ranges.partition_point(|range| range.first_part <= number);
-        let PartedRange { bytes: range, first_part, output_start } = self.ranges.get(before.checked_sub(1)?)?;
-        let lane = range.start / LANE_BYTES + (number - first_part);
-        let start = range.start.max(lane * LANE_BYTES);
-        let end = range.end.min((lane + 1) * LANE_BYTES);
-        Some(ContentPart { bytes: start..end, output_start: output_start + (start - range.start) })
+        let (start, output_start) = (self.rest.start, self.output_end);
+        self.rest.start = self.rest.end.min((start / LANE_BYTES + 1).saturating_mul(LANE_BYTES));
+        self.output_end += self.rest.start - start;
+        Some(ContentPart { bytes: start..self.rest.start, output_start })
     }
 }
 
@@ -139,15 +124,15 @@ pub fn restore_ranges<K: Sink>(
     sink: &mut K,
     workers: Workers<'_>,
 ) -> Result<u64> {
-    let (parts, observer) = (ContentParts::new(ranges), workers.observer);
-    let len_bytes = parts.len_bytes;
+    let (ranges, observer): (Vec<_>, _) = (ranges.into_iter().collect(), workers.observer);
+    let len_bytes = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
     observer.total(Some(len_bytes));
     let lanes = workers.threads().min(archive.max_readers()).max(1);
     let content = ContentWriter::new(sink.write_mode(lanes)?, sink.name(), observer);
     let is_in_order = content.is_in_order();
     let max_units = if is_in_order { lanes + QUEUED_UNITS } else { lanes }.min(MAX_UNITS);
-    let work = RestoreRanges { archive, name, parts, content, observer, sink: PhantomData };
-    let pipeline = Pipeline::new(work, 0, sink, max_units, observer);
+    let work = RestoreRanges { archive, name, content, sink: PhantomData };
+    let pipeline = Pipeline::new(work, ContentParts::new(ranges), sink, max_units, observer);
     pipeline.run_on(workers.pool, (0..lanes).map(|_| ()));
     let done = pipeline.finish()?;
     // Unmaps the output before it is used again.
@@ -159,21 +144,19 @@ pub fn restore_ranges<K: Sink>(
 }
 
 impl<'a, K: Sink> Work for RestoreRanges<'a, K> {
-    /// The number of the next part.
-    type Source = u64;
+    type Source = ContentParts;
     type Unit = RangeUnit;
     type Lane = ();
     type Ordered = &'a mut K;
     type Error = Error;
 
     fn unit(&self) -> RangeUnit {
-        let part = ContentPart { bytes: 0..0, output_start: 0 };
-        RangeUnit { part, buffer: AlignedPages::new(LANE_PAGES), within: 0..0, is_hole: false }
+        let (part, buffer) = (ContentPart::default(), AlignedPages::new(LANE_PAGES));
+        RangeUnit { part, buffer, within: 0..0, is_hole: false }
     }
 
-    fn claim(&self, next: &mut u64, _lane: &mut (), unit: &mut RangeUnit) -> Result<bool> {
-        let Some(part) = self.parts.get(*next) else { return Ok(false) };
-        *next += 1;
+    fn claim(&self, parts: &mut ContentParts, _lane: &mut (), unit: &mut RangeUnit) -> Result<bool> {
+        let Some(part) = parts.next() else { return Ok(false) };
         unit.part = part;
         Ok(true)
     }
@@ -184,7 +167,7 @@ impl<'a, K: Sink> Work for RestoreRanges<'a, K> {
         let position = |at: u64| usize::try_from(at - first * PAGE_BYTES).expect("a part is small");
         *within = position(part.bytes.start)..position(part.bytes.end);
         let pages = &mut buffer[..within.end.div_ceil(PAGE_SIZE)];
-        let read = timed(self.observer, Stage::Decode, || self.read_part(first, pages));
+        let read = timed(self.content.observer, Stage::Decode, || self.read_part(first, pages));
         *is_hole = read.map_err(|error| Error::archive(self.name, error))?;
         self.content.write(unit.part.output_start, std::iter::once(unit.span()))
     }
@@ -202,7 +185,7 @@ impl<'a, K: Sink> Work for RestoreRanges<'a, K> {
             ContentSpan::Data(bytes) if bytes.chunks(PAGE_SIZE).all(is_zero) => ContentSpan::Zeros(bytes.len() as u64),
             span => span,
         };
-        timed(self.observer, Stage::Write, || sink.take(span))?;
+        timed(self.content.observer, Stage::Write, || sink.take(span))?;
         self.content.count(span.len_bytes());
         Ok(false)
     }
@@ -238,8 +221,7 @@ mod tests {
     #[test]
     fn parts_are_the_ranges_in_order_without_gaps() {
         let ranges = [5..5, 100..LANE_BYTES + 1, LANE_BYTES..3 * LANE_BYTES, 7..9, 0..0, 7..LANE_BYTES];
-        let parts = ContentParts::new(ranges.clone());
-        let all: Vec<ContentPart> = (0..).map_while(|number| parts.get(number)).collect();
+        let all: Vec<ContentPart> = ContentParts::new(ranges.to_vec()).collect();
         assert_eq!(all.len(), 2 + 2 + 1 + 1);
         let mut output_end = 0;
         for part in &all {
@@ -247,14 +229,13 @@ mod tests {
             assert_eq!(part.bytes.start / LANE_BYTES, (part.bytes.end - 1) / LANE_BYTES, "one lane's buffer");
             output_end += part.bytes.end - part.bytes.start;
         }
-        assert_eq!(output_end, parts.len_bytes);
         let bytes = |ranges: &mut dyn Iterator<Item = Range<u64>>| ranges.flatten().collect::<Vec<_>>();
         assert!(bytes(&mut all.into_iter().map(|part| part.bytes)) == bytes(&mut ranges.into_iter()));
     }
 
     #[test]
     fn no_ranges_are_no_parts() {
-        assert_eq!(ContentParts::new([]).get(0), None);
-        assert_eq!(ContentParts::new([3..3, 5..5]).get(0), None);
+        assert_eq!(ContentParts::new(Vec::new()).next(), None);
+        assert_eq!(ContentParts::new(vec![3..3, 5..5]).next(), None);
     }
 }

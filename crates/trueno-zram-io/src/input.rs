@@ -18,11 +18,9 @@ use rustix::io::Errno;
 use trueno_zram_core::PAGE_SIZE;
 
 use crate::error::{Error, Operation, Refusal, Result, STANDARD_INPUT};
-use crate::files::file_system;
-use crate::files::standard_streams;
+use crate::files::{file_system, is_inherited, standard_streams};
 use crate::input::mapped_input::MappedInput;
 use crate::input::page_source::FileSource;
-use crate::output::is_inherited;
 
 /// An open input: a file, a device, a pipe, or standard input.
 ///
@@ -79,8 +77,7 @@ impl Input {
         if path.as_os_str() == "-" {
             return Ok(input);
         }
-        let is_inherited = is_inherited(path) || path == Path::new("/dev/stdin");
-        if input.metadata.file_type().is_fifo() && !is_inherited {
+        if input.metadata.file_type().is_fifo() && !is_inherited(path) {
             return Err(Error::refused(input.name, Refusal::NamedPipe));
         }
         // The flag was only for opening: reads may wait.

@@ -3,7 +3,9 @@
 //! The crate handles no signals. A program that handles them calls [`pending_actions`] and then [`PendingActions::run_all`] before it exits.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::lock::lock;
 
 static PENDING: Mutex<PendingActions> = Mutex::new(PendingActions { actions: BTreeMap::new(), next_id: 0 });
 
@@ -54,8 +56,7 @@ impl Drop for Cleanup {
 /// pending_actions().remove(&id);
 /// ```
 pub fn pending_actions() -> MutexGuard<'static, PendingActions> {
-    // The actions are consistent even after a panic.
-    PENDING.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&PENDING)
 }
 
 impl PendingActions {

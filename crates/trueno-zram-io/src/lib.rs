@@ -60,6 +60,7 @@ mod error;
 mod files;
 mod input;
 pub mod interrupt;
+mod lock;
 mod mapping;
 mod output;
 mod pipeline;

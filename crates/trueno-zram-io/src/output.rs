@@ -21,7 +21,7 @@ use trueno_zram_core::{PAGE_SIZE, is_zero};
 
 use crate::error::{Error, Operation, Refusal, Result, STANDARD_OUTPUT};
 use crate::files::regular_file::FileId;
-use crate::files::standard_streams;
+use crate::files::{is_inherited, standard_streams};
 use crate::output::owner_and_mode::{MetadataWarning, OwnerAndMode};
 use crate::output::positional_file::PositionalFile;
 use crate::output::temp_output::{Durability, IfExists, TempOutput};
@@ -402,11 +402,6 @@ impl Write for Output {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-/// Returns `true` if a path names a descriptor that the process was started with, as `>(command)` does in a shell.
-pub(crate) fn is_inherited(path: &Path) -> bool {
-    ["/dev/fd/", "/proc/self/fd/"].iter().any(|folder| path.starts_with(folder)) || path == Path::new("/dev/stdout")
 }
 
 /// Returns `true` for `/dev/null`, `/dev/full` and the other memory devices of the kernel, which expose no data.

@@ -13,7 +13,8 @@ use rayon::ThreadPool;
 use trueno_zram_archive::ContentHash;
 
 use crate::error::Error;
-use crate::pipeline::in_order::{InOrder, lock};
+use crate::lock::lock;
+use crate::pipeline::in_order::InOrder;
 use crate::pipeline::timeline::{Stage, timed};
 use crate::workers::Observer;
 
@@ -104,7 +105,10 @@ struct ClaimState<S> {
 
 /// The state that lanes check before each step.
 pub(crate) struct PipelineState<W: Work> {
-    units: BufferPool<W::Unit>,
+    /// Units whose memory can be used again.
+    free_units: Vec<W::Unit>,
+    /// Units that may still be allocated.
+    unallocated_units: usize,
     to_write: VecDeque<W::Unit>,
     /// The bytes of the units in `to_write`.
     queued_bytes: usize,
@@ -120,13 +124,6 @@ pub(crate) struct PipelineState<W: Work> {
     error: Option<W::Error>,
 }
 
-/// Memory for units, to be used again.
-struct BufferPool<B> {
-    free: Vec<B>,
-    /// Buffers that may still be allocated.
-    unallocated: usize,
-}
-
 impl<W: Work> PipelineState<W> {
     /// Returns `true` if more may be claimed: the bytes of units that wait to be written are bounded.
     pub(crate) fn may_claim(&self) -> bool {
@@ -135,10 +132,9 @@ impl<W: Work> PipelineState<W> {
 
     /// Takes memory for a unit, unless too many are in flight. `Some(None)`: the caller allocates it.
     pub(crate) fn take_unit(&mut self) -> Option<Option<W::Unit>> {
-        let BufferPool { free, unallocated } = &mut self.units;
-        let unit = free.pop();
+        let unit = self.free_units.pop();
         if unit.is_none() {
-            *unallocated = unallocated.checked_sub(1)?;
+            self.unallocated_units = self.unallocated_units.checked_sub(1)?;
         }
         Some(unit)
     }
@@ -179,7 +175,8 @@ impl<'a, W: Work> Pipeline<'a, W> {
         observer: &'a dyn Observer,
     ) -> Self {
         let state = PipelineState {
-            units: BufferPool { free: Vec::new(), unallocated: max_units },
+            free_units: Vec::new(),
+            unallocated_units: max_units,
             to_write: VecDeque::new(),
             queued_bytes: 0,
             writing: 0,
@@ -287,7 +284,7 @@ impl<'a, W: Work> Pipeline<'a, W> {
         self.work.write(&mut unit)?;
         let mut state = lock(&self.state);
         state.writing -= 1;
-        state.units.free.push(unit);
+        state.free_units.push(unit);
         drop(state);
         self.changed.notify_all();
         Ok(())
@@ -372,7 +369,7 @@ impl<'a, W: Work> Pipeline<'a, W> {
     /// Gives the memory of a unit back.
     pub(crate) fn recycle(&self, mut unit: W::Unit) {
         self.work.release(&mut unit);
-        lock(&self.state).units.free.push(unit);
+        lock(&self.state).free_units.push(unit);
         self.changed.notify_one();
     }
 

@@ -9,11 +9,11 @@ use super::numbered_source::{NumberedSource, UnitContent};
 use super::{BlockUnit, Compress, Compressed, Job, LanePlan, finish};
 use crate::error::Error;
 use crate::input::page_source::PageSource;
+use crate::lock::lock;
 use crate::output::ArchiveOutput;
 use crate::pipeline::Work;
 use crate::pipeline::gpu_lane::{GpuLane, SharedSlots, SlotWork, Slots};
 use crate::pipeline::held_slots::HeldSlots;
-use crate::pipeline::in_order::lock;
 use crate::pipeline::timeline::{Stage, timed};
 
 /// Pages that a lane compresses itself before it checks the GPU again.

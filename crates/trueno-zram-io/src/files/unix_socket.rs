@@ -24,9 +24,9 @@ use rustix::fs::{CWD, FlockOperation, Mode, OFlags, fchmod, flock, openat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
 
+use crate::files::folder;
 use crate::files::regular_file::FileId;
 use crate::interrupt::{self, Cleanup};
-use crate::output::temp_output::folder;
 
 /// The permissions of every socket: its owner may connect.
 const SOCKET_MODE: u32 = 0o600;

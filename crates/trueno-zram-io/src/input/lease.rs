@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 
 use crate::files::file_system::{self, BTRFS, EXT, F2FS, TMPFS, XFS};
-use crate::pipeline::in_order::lock;
+use crate::lock::lock;
 
 /// `F_SETSIG` of `asm-generic/fcntl.h`.
 const F_SETSIG: c_int = 10;

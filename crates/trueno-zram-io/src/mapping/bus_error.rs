@@ -13,7 +13,7 @@ use std::{io, mem, ptr};
 
 use libc::{sigaction, siginfo_t};
 
-use crate::pipeline::in_order::lock;
+use crate::lock::lock;
 
 /// The most ranges at a time.
 const MAX_RANGES: usize = 1 << 14;

@@ -16,8 +16,8 @@ use std::{io, iter};
 
 use rustix::mm::ProtFlags;
 
+use crate::lock::lock;
 use crate::mapping::guarded_mapping::GuardedMapping;
-use crate::pipeline::in_order::lock;
 
 /// Bytes of the file that are mapped at a time: a multiple of every page size.
 const WINDOW_BYTES: usize = 64 << 20;

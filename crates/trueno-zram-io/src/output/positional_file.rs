@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::files::file_system;
+use crate::lock::lock;
 use crate::output::mapped_output::MappedOutput;
-use crate::pipeline::in_order::lock;
 
 /// From this many threads on, mappings of a tmpfs are faster than `pwrite` on one thread.
 const MAPPING_THREADS: usize = 4;

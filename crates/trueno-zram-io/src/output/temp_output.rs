@@ -18,6 +18,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, openat, rename
 use rustix::io::retry_on_intr;
 
 use crate::error::{Error, Operation, Refusal, Result};
+use crate::files::folder;
 use crate::interrupt::{self, Cleanup};
 use crate::output::owner_and_mode::OwnerAndMode;
 use crate::output::write_errors::{check_written, is_unsupported, sync};
@@ -214,11 +215,6 @@ fn part_path(folder: &Path) -> PathBuf {
     folder.join(format!(".trueno-zram-{:x}-{count:x}-{now_ns:x}.part", std::process::id()))
 }
 
-/// Returns the folder of a path.
-pub(crate) fn folder(path: &Path) -> &Path {
-    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
 /// Syncs a directory to disk.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     sync(&File::open(folder)?)
@@ -235,12 +231,6 @@ fn copy_metadata(from: &File, to: &File) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_folder_of_a_name_alone_is_the_current_one() {
-        assert_eq!(folder(Path::new("name")), Path::new("."));
-        assert_eq!(folder(Path::new("/some/name")), Path::new("/some"));
-    }
 
     #[test]
     fn a_temporary_name_that_is_taken_is_tried_again_a_few_times() {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use trueno_zram_core::gpu::{Chooser, PageStream};
 
 use crate::error::Error;
-use crate::pipeline::in_order::lock;
+use crate::lock::lock;
 use crate::pipeline::timeline::{Stage, timed};
 use crate::pipeline::{NextStep, Pipeline, PipelineState, Work};
 

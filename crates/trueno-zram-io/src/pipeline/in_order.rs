@@ -1,7 +1,9 @@
 //! A stage that follows the order of the input, run by the thread that completes the next item.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
+
+use crate::lock::lock;
 
 /// Runs a stage on items in the order of their numbers. A thread that submits an early item leaves it behind; the thread
 /// that submits the item before it handles both. So no thread waits for another.
@@ -49,11 +51,6 @@ impl<I, T> InOrder<I, T> {
     pub(crate) fn into_stage(self) -> Option<T> {
         self.queue.into_inner().unwrap_or_else(PoisonError::into_inner).stage
     }
-}
-
-/// Locks a mutex whose data is not used again after a panic: the panic is passed on.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

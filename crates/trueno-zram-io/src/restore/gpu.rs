@@ -2,47 +2,40 @@
 
 use std::sync::Mutex;
 
-use trueno_zram_archive::{Archive, ReadSummary};
+use trueno_zram_archive::ReadSummary;
 use trueno_zram_core::Page;
 use trueno_zram_core::gpu::{BatchDevice, GpuBatchCompressor, PackedSlot, PageStream, RestoredSlot};
 
 use super::Sink;
-use super::content_writer::ContentWriter;
-use super::groups::{GroupFailure, GroupLane, GroupUnit, Restore, finish};
+use super::groups::{GroupFailure, GroupLane, GroupUnit, GroupsJob, RestoreGroups, finish};
 use crate::compress::Gpu;
 use crate::error::Error;
+use crate::lock::lock;
 use crate::pipeline::gpu_lane::{GpuLane, SharedSlots, SlotWork, Slots};
 use crate::pipeline::held_slots::HeldSlots;
-use crate::pipeline::in_order::lock;
 use crate::pipeline::timeline::{Stage, timed};
-use crate::workers::Workers;
 
 /// Restores the groups of an archive with a GPU. With `cpu_helps`, lanes restore groups as well.
 pub(super) fn restore_groups<K: Sink>(
-    archive: Archive,
-    sink: &mut K,
-    content: &ContentWriter<'_>,
-    (gpu, cpu_helps): (&mut Gpu<'_>, bool),
-    workers: Workers<'_>,
+    job: GroupsJob<'_, K>,
+    gpu: &mut Gpu<'_>,
+    cpu_helps: bool,
 ) -> Result<ReadSummary, GroupFailure> {
     match gpu {
-        Gpu::Cuda(gpu) => restore_on(archive, sink, content, (gpu, cpu_helps), workers),
-        Gpu::Interpreter(gpu) => restore_on(archive, sink, content, (gpu, cpu_helps), workers),
+        Gpu::Cuda(gpu) => restore_on(job, gpu, cpu_helps),
+        Gpu::Interpreter(gpu) => restore_on(job, gpu, cpu_helps),
     }
 }
 
 fn restore_on<K: Sink, D: BatchDevice>(
-    archive: Archive,
-    sink: &mut K,
-    content: &ContentWriter<'_>,
-    (gpu, cpu_helps): (&mut GpuBatchCompressor<D>, bool),
-    workers: Workers<'_>,
+    job: GroupsJob<'_, K>,
+    gpu: &mut GpuBatchCompressor<D>,
+    cpu_helps: bool,
 ) -> Result<ReadSummary, GroupFailure> {
     let stream = gpu.decompress_stream().map_err(Error::Codec)?;
     let slots = Mutex::new(Slots::new(stream.max_slots()));
-    let work = Restore::new(archive, content, GpuSlots { slots: &slots, cpu_helps }, workers.observer);
-    let pipeline = work.into_pipeline(sink, usize::MAX);
-    let lanes = (0..workers.threads()).map(|_| GroupLane::new()).collect();
+    let lanes = (0..job.workers.threads()).map(|_| GroupLane::new()).collect();
+    let pipeline = job.into_pipeline(GpuSlots { slots: &slots, cpu_helps }, usize::MAX);
     GpuLane::run(&pipeline, &stream, &slots, lanes)?;
     finish(pipeline)
 }
@@ -66,7 +59,7 @@ impl<D: BatchDevice> HeldSlots for GpuSlots<'_, D> {
     }
 }
 
-impl<K: Sink, D: BatchDevice> SlotWork for Restore<'_, K, GpuSlots<'_, D>> {
+impl<K: Sink, D: BatchDevice> SlotWork for RestoreGroups<'_, K, GpuSlots<'_, D>> {
     type Slot = PackedSlot<D>;
     type Done = RestoredSlot<D>;
 
@@ -85,7 +78,8 @@ impl<K: Sink, D: BatchDevice> SlotWork for Restore<'_, K, GpuSlots<'_, D>> {
         if !(1..=slot.capacity()).contains(&unit.group.data_pages()) {
             return Ok(false);
         }
-        let pushed = timed(self.observer, Stage::GpuSlots, || unit.group.pages().try_for_each(|page| slot.push(page)));
+        let pushed =
+            timed(self.content.observer, Stage::GpuSlots, || unit.group.pages().try_for_each(|page| slot.push(page)));
         pushed.map_err(Error::Codec)?;
         Ok(true)
     }

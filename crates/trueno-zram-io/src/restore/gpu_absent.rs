@@ -1,19 +1,14 @@
 //! Replaces `gpu.rs` in builds without the feature `gpu`: no GPU exists that could be handed in.
 
-use trueno_zram_archive::{Archive, ReadSummary};
+use trueno_zram_archive::ReadSummary;
 
-use super::Sink;
-use super::content_writer::ContentWriter;
-use super::groups::GroupFailure;
+use super::groups::{GroupFailure, GroupsJob};
 use crate::compress::Gpu;
-use crate::workers::Workers;
 
-pub(super) fn restore_groups<K: Sink>(
-    _archive: Archive,
-    _sink: &mut K,
-    _content: &ContentWriter<'_>,
-    (gpu, _helps): (&mut Gpu<'_>, bool),
-    _workers: Workers<'_>,
+pub(super) fn restore_groups<K>(
+    _job: GroupsJob<'_, K>,
+    gpu: &mut Gpu<'_>,
+    _cpu_helps: bool,
 ) -> Result<ReadSummary, GroupFailure> {
     gpu.never()
 }

@@ -13,11 +13,11 @@ use trueno_zram_core::{PAGE_SIZE, Page, PageCodec, PageData};
 use super::content_writer::ContentWriter;
 use super::{Decoders, Sink};
 use crate::error::Error;
+use crate::lock::lock;
 use crate::pipeline::held_slots::{HeldSlots, NoSlots};
-use crate::pipeline::in_order::lock;
 use crate::pipeline::timeline::{Stage, timed};
 use crate::pipeline::{Pipeline, Work};
-use crate::workers::{Observer, Workers};
+use crate::workers::Workers;
 
 /// Pages that are restored before they are written: they stay in the core's cache.
 const CACHED_PAGES: usize = 64;
@@ -54,11 +54,10 @@ pub(super) fn restore_groups<K: Sink>(
     workers: Workers<'_>,
 ) -> Result<GroupsOutcome, Error> {
     let content = ContentWriter::new(sink.write_mode(workers.threads())?, sink.name(), workers.observer);
+    let job = GroupsJob { archive, sink: &mut *sink, content: &content, workers };
     let restored = match decoders {
-        Decoders::Cpu => restore_on_cpu(archive, &mut *sink, &content, workers),
-        Decoders::Gpu { gpu, cpu_helps } => {
-            super::gpu::restore_groups(archive, &mut *sink, &content, (gpu, *cpu_helps), workers)
-        }
+        Decoders::Cpu => restore_on_cpu(job),
+        Decoders::Gpu { gpu, cpu_helps } => super::gpu::restore_groups(job, gpu, *cpu_helps),
     };
     match restored {
         Ok(summary) => {
@@ -78,24 +77,46 @@ pub(super) fn restore_groups<K: Sink>(
     }
 }
 
-fn restore_on_cpu<K: Sink>(
+/// An archive to restore, and the sink that takes its content.
+pub(super) struct GroupsJob<'a, K> {
     archive: Archive,
-    sink: &mut K,
-    content: &ContentWriter<'_>,
-    workers: Workers<'_>,
-) -> Result<ReadSummary, GroupFailure> {
-    let work = Restore::new(archive, content, NoSlots, workers.observer);
-    let groups = usize::try_from(work.info.group_count).unwrap_or(usize::MAX);
-    let lanes = workers.threads().min(groups);
-    let max_units = if work.is_ordered() { MAX_ORDERED.min(2 * lanes) } else { lanes };
-    let pipeline = work.into_pipeline(sink, max_units);
+    sink: &'a mut K,
+    content: &'a ContentWriter<'a>,
+    pub(super) workers: Workers<'a>,
+}
+
+impl<'a, K: Sink> GroupsJob<'a, K> {
+    /// Prepares the pipeline that restores the archive, with at most `max_units` groups in memory.
+    pub(super) fn into_pipeline<H: HeldSlots>(
+        self,
+        slots: H,
+        max_units: usize,
+    ) -> Pipeline<'a, RestoreGroups<'a, K, H>> {
+        let Self { archive, sink, content, .. } = self;
+        let (info, totals) = (archive.info(), Mutex::new(GroupTotals::default()));
+        let hash = info.content_checksum.then(ContentHash::new);
+        let work = RestoreGroups { archive, info, content, totals, slots, sink: PhantomData };
+        Pipeline::new(work, 0, sink, max_units, content.observer).with_hash(hash)
+    }
+}
+
+fn restore_on_cpu<K: Sink>(job: GroupsJob<'_, K>) -> Result<ReadSummary, GroupFailure> {
+    let (info, workers) = (job.archive.info(), job.workers);
+    let lanes = workers.threads().min(usize::try_from(info.group_count).unwrap_or(usize::MAX));
+    let max_units = if is_ordered(&info, job.content) { MAX_ORDERED.min(2 * lanes) } else { lanes };
+    let pipeline = job.into_pipeline(NoSlots, max_units);
     pipeline.run_on(workers.pool, (0..lanes).map(|_| GroupLane::new()));
     finish(pipeline)
 }
 
+/// Returns `true` if groups are written or hashed in order.
+fn is_ordered(info: &ArchiveInfo, content: &ContentWriter<'_>) -> bool {
+    content.is_in_order() || info.content_checksum
+}
+
 /// Compares the totals of all groups with the index, once all lanes have ended.
 pub(super) fn finish<K: Sink, H: HeldSlots>(
-    pipeline: Pipeline<'_, Restore<'_, K, H>>,
+    pipeline: Pipeline<'_, RestoreGroups<'_, K, H>>,
 ) -> Result<ReadSummary, GroupFailure> {
     let done = pipeline.finish()?;
     let totals = *lock(&done.work.totals);
@@ -103,14 +124,13 @@ pub(super) fn finish<K: Sink, H: HeldSlots>(
 }
 
 /// Restores groups of an archive into content.
-pub(super) struct Restore<'a, K, H> {
+pub(super) struct RestoreGroups<'a, K, H> {
     archive: Archive,
     info: ArchiveInfo,
     pub(super) content: &'a ContentWriter<'a>,
     totals: Mutex<GroupTotals>,
     /// The GPU's slots.
     pub(super) slots: H,
-    pub(super) observer: &'a dyn Observer,
     sink: PhantomData<fn(&'a mut K)>,
 }
 
@@ -137,17 +157,7 @@ impl GroupLane {
     }
 }
 
-impl<'a, K: Sink, H: HeldSlots> Restore<'a, K, H> {
-    pub(super) fn new(archive: Archive, content: &'a ContentWriter<'a>, slots: H, observer: &'a dyn Observer) -> Self {
-        let (info, totals) = (archive.info(), Mutex::new(GroupTotals::default()));
-        Self { archive, info, content, totals, slots, observer, sink: PhantomData }
-    }
-
-    pub(super) fn into_pipeline(self, sink: &'a mut K, max_units: usize) -> Pipeline<'a, Self> {
-        let (hash, observer) = (self.info.content_checksum.then(ContentHash::new), self.observer);
-        Pipeline::new(self, 0, sink, max_units, observer).with_hash(hash)
-    }
-
+impl<K: Sink, H: HeldSlots> RestoreGroups<'_, K, H> {
     /// Returns the content of a unit.
     pub(super) fn spans<'u>(&self, unit: &'u GroupUnit<H::Done>) -> impl Iterator<Item = ContentSpan<'u>> {
         unit.group.spans(unit.slot.as_ref().map_or(&unit.pages, H::pages))
@@ -162,7 +172,8 @@ impl<'a, K: Sink, H: HeldSlots> Restore<'a, K, H> {
     /// Reads a group and compares it with the index.
     pub(super) fn read(&self, unit: &mut GroupUnit<H::Done>) -> Result<(), GroupFailure> {
         if !unit.is_read {
-            let read = timed(self.observer, Stage::Read, || self.archive.read_group(unit.number, &mut unit.group));
+            let read =
+                timed(self.content.observer, Stage::Read, || self.archive.read_group(unit.number, &mut unit.group));
             *lock(&self.totals) += read.map_err(|_| GroupFailure::IndexMismatch)?;
             unit.is_read = true;
         }
@@ -197,7 +208,7 @@ impl<'a, K: Sink, H: HeldSlots> Restore<'a, K, H> {
         mut pages: impl Iterator<Item = PageData<'p>>,
         into: &mut [Page],
     ) -> Result<(), GroupFailure> {
-        let decoded = timed(self.observer, Stage::Decode, || {
+        let decoded = timed(self.content.observer, Stage::Decode, || {
             into.iter_mut().zip(&mut pages).try_for_each(|(into, page)| codec.decompress(page, into))
         });
         decoded.map_err(|_| GroupFailure::IndexMismatch)
@@ -213,7 +224,7 @@ fn run_len(run: GroupRun<'_>) -> u64 {
     }
 }
 
-impl<'a, K: Sink, H: HeldSlots> Work for Restore<'a, K, H> {
+impl<'a, K: Sink, H: HeldSlots> Work for RestoreGroups<'a, K, H> {
     /// The number of the next group.
     type Source = u64;
     type Unit = GroupUnit<H::Done>;
@@ -252,7 +263,7 @@ impl<'a, K: Sink, H: HeldSlots> Work for Restore<'a, K, H> {
     }
 
     fn is_ordered(&self) -> bool {
-        self.content.is_in_order() || self.info.content_checksum
+        is_ordered(&self.info, self.content)
     }
 
     fn hash(&self, unit: &GroupUnit<H::Done>, hash: &mut ContentHash) {
@@ -264,7 +275,7 @@ impl<'a, K: Sink, H: HeldSlots> Work for Restore<'a, K, H> {
 
     fn in_order(&self, sink: &mut &'a mut K, unit: &mut GroupUnit<H::Done>) -> Result<bool, GroupFailure> {
         if self.content.is_in_order() {
-            timed(self.observer, Stage::Write, || self.spans(unit).try_for_each(|span| sink.take(span)))?;
+            timed(self.content.observer, Stage::Write, || self.spans(unit).try_for_each(|span| sink.take(span)))?;
             self.content.count(unit.group.content_len());
         }
         Ok(false)

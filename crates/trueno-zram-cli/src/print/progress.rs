@@ -42,7 +42,7 @@ impl Stages {
 
 impl Observer for Stages {
     fn spent(&self, stage: Stage, time: Duration) {
-        self.timeline.add(stage, time);
+        self.timeline.spent(stage, time);
     }
 }
 

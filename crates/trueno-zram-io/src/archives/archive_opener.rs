@@ -1,5 +1,6 @@
 //! Opens archives by path, and the bases that deltas need.
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use trueno_zram_archive::{ArchiveIdentity, BaseRecord, Delta, DeltaFile, Error, PageArchive, ReadAt, Result};
 
 use crate::archives::unchanged_file::{FileStamp, UnchangedFile};
+use crate::error::os_text;
 use crate::files::regular_file::{FileId, open_regular_file};
 
 /// Opens archives and deltas by their path, and finds the bases of deltas.
@@ -183,13 +185,8 @@ impl ArchiveOpener {
             paths.push(folder.join(path));
             paths.extend(path.file_name().map(|name| folder.join(name)));
         }
-        let mut seen = Vec::new();
-        paths.retain(|path| {
-            !seen.contains(path) && {
-                seen.push(path.clone());
-                true
-            }
-        });
+        let mut seen = HashSet::new();
+        paths.retain(|path| seen.insert(path.clone()));
         paths
     }
 
@@ -267,10 +264,10 @@ fn folders_of(delta: &Path) -> Vec<PathBuf> {
 /// The reason why it is not.
 fn open_if_base(path: &Path, base: &BaseRecord) -> std::result::Result<File, String> {
     let file = open_regular_file(path).map_err(|error| match error {
-        Error::Read { source, .. } => reason_of(&source),
+        Error::Read { source, .. } => os_text(&source),
         error => error.to_string(),
     })?;
-    let copy = file.try_clone().map_err(|error| reason_of(&error))?;
+    let copy = file.try_clone().map_err(|error| os_text(&error))?;
     match ArchiveIdentity::read(Arc::new(copy)) {
         Ok(Some(identity)) if identity == base.identity => Ok(file),
         Ok(Some(_)) => Err("another archive than the one that the delta was made from".to_owned()),
@@ -281,12 +278,4 @@ fn open_if_base(path: &Path, base: &BaseRecord) -> std::result::Result<File, Str
 
 fn base_error(base: impl Display, reason: impl Display) -> Error {
     Error::Base { base: base.to_string(), reason: reason.to_string(), page: None }
-}
-
-/// Returns a short text for a file that does not exist, and the system's text for other errors.
-fn reason_of(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::NotFound => "no such file".to_owned(),
-        _ => error.to_string(),
-    }
 }

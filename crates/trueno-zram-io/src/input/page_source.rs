@@ -13,8 +13,8 @@ use crate::input::Input;
 /// Holes shorter than this are read like data: that costs less than an incomplete batch.
 const MIN_HOLE_BYTES: u64 = 1 << 20;
 
-/// Pages that a thread reads at a time if several read one range.
-const READ_PAGES: usize = 256;
+/// Bytes that a thread reads at a time if several read one range.
+const READ_BYTES: usize = 256 * PAGE_SIZE;
 
 /// A source of pages that a pipeline compresses.
 ///
@@ -170,7 +170,8 @@ impl ClaimedRange {
     /// # Panics
     /// If `buffer` is shorter than the range.
     pub fn read(&self, buffer: &mut [Page]) -> Result<usize, Error> {
-        self.read_part(0, &mut buffer.as_flattened_mut()[..self.len_bytes])
+        self.read_part(0, &mut buffer.as_flattened_mut()[..self.len_bytes])?;
+        Ok(self.len_bytes)
     }
 
     /// Calls `work` with the pages of the range without a copy of them, if they are whole, in memory and cannot change
@@ -186,32 +187,27 @@ impl ClaimedRange {
     }
 
     /// Like [`read`](Self::read), by the threads of the pool that it is called in.
-    ///
-    /// # Errors
-    /// Those of [`read`](Self::read).
-    ///
-    /// # Panics
-    /// Like [`read`](Self::read).
-    pub fn read_in_parallel(&self, buffer: &mut [Page]) -> Result<usize, Error> {
-        let parts = buffer.as_flattened_mut()[..self.len_bytes].par_chunks_mut(READ_PAGES * PAGE_SIZE);
-        let read = parts.enumerate().map(|(n, part)| self.read_part(n * READ_PAGES * PAGE_SIZE, part));
-        read.try_reduce(|| 0, |one, other| Ok(one + other))
+    fn read_in_parallel(&self, buffer: &mut [Page]) -> Result<usize, Error> {
+        let parts = buffer.as_flattened_mut()[..self.len_bytes].par_chunks_mut(READ_BYTES).enumerate();
+        parts.try_for_each(|(number, part)| self.read_part(number * READ_BYTES, part))?;
+        Ok(self.len_bytes)
     }
 
     /// Fills `buffer` with the bytes of the range after the first `skipped`, which are whole pages.
-    pub(crate) fn read_part(&self, skipped: usize, buffer: &mut [u8]) -> Result<usize, Error> {
+    pub(crate) fn read_part(&self, skipped: usize, buffer: &mut [u8]) -> Result<(), Error> {
         let start = self.start + skipped as u64;
         match &self.from {
-            Backing::Input(input) => input.read_exact_at(start, buffer)?,
+            Backing::Input(input) => input.read_exact_at(start, buffer),
             Backing::Memory(pages) => {
                 let start = usize::try_from(start).expect("the range is in memory");
                 buffer.copy_from_slice(&pages.as_flattened()[start..][..buffer.len()]);
+                Ok(())
             }
             Backing::Archive(from) => {
-                from.archive.read_at(start, buffer).map_err(|error| Error::archive(&from.name, error))?;
+                let read = from.archive.read_at(start, buffer);
+                read.map(drop).map_err(|error| Error::archive(&from.name, error))
             }
         }
-        Ok(buffer.len())
     }
 }
 

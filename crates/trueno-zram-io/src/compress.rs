@@ -9,8 +9,8 @@
 //! depending on the size of their batches.
 
 mod delta;
-#[cfg_attr(not(feature = "gpu"), path = "compress/gpu_absent.rs")]
-mod gpu;
+#[cfg(feature = "gpu")]
+pub(crate) mod gpu;
 mod numbered_source;
 
 use std::marker::PhantomData;
@@ -19,6 +19,7 @@ use trueno_zram_archive::{ArchiveWriter, BlockShape, ContentHash, PageBlocks, Wr
 use trueno_zram_core::{AlignedPages, PAGE_SIZE, PageCodec};
 
 use crate::error::{Error, Operation};
+use crate::gpu::Gpu;
 use crate::input::page_source::PageSource;
 use crate::output::ArchiveOutput;
 use crate::output::positional_file::PositionalFile;
@@ -29,7 +30,6 @@ use crate::workers::{Observer, Workers};
 use numbered_source::{NumberedSource, UnitContent};
 
 pub use delta::{CompressedDelta, DeltaBase, DeltaOptions, compress_delta};
-pub use gpu::Gpu;
 
 /// Pages that a lane takes at a time: together with their compressed form they stay in the core's cache.
 const LANE_PAGES: usize = 64;
@@ -77,7 +77,7 @@ pub fn compress<S: PageSource, W: ArchiveOutput>(
     compressors: Compressors<'_>,
     workers: Workers<'_>,
 ) -> Result<Compressed<S, W>, S::Error> {
-    let job = Job { source, out, options, workers };
+    let job = CompressJob { source, out, options, workers };
     match compressors {
         Compressors::Lanes(codecs) => {
             let plan = LanePlan::new(job.source.len_bytes(), codecs.len().min(workers.threads()));
@@ -86,19 +86,19 @@ pub fn compress<S: PageSource, W: ArchiveOutput>(
             pipeline.run_on(workers.pool, (0..plan.lanes).map(|_| codecs.next()));
             finish(pipeline)
         }
-        Compressors::Gpu { gpu, helpers } => gpu::compress(job, gpu, helpers),
+        Compressors::Gpu { gpu, helpers } => gpu.compress(job, helpers),
     }
 }
 
 /// The arguments of [`compress`], without the codecs.
-struct Job<'a, S, W> {
+pub(crate) struct CompressJob<'a, S, W> {
     source: S,
     out: W,
     options: WriteOptions,
     workers: Workers<'a>,
 }
 
-impl<'a, S: PageSource, W: ArchiveOutput> Job<'a, S, W> {
+impl<'a, S: PageSource, W: ArchiveOutput> CompressJob<'a, S, W> {
     /// Starts the archive, and prepares the pipeline that writes it.
     fn into_pipeline<H: HeldSlots>(
         self,

@@ -173,21 +173,15 @@ impl Output {
         let failed = |error: io::Error| Error::io(&name, Operation::Open, error);
         let refused = |refusal| Err(Error::refused(&name, refusal));
         let is_link = fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink());
-        let is_missing = fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-        if is_link && is_missing {
-            return refused(Refusal::Dangling);
-        }
+        let there = match fs::metadata(path) {
+            Ok(there) => Some(there),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            Err(_) if is_link => return refused(Refusal::Dangling),
+            Err(_) => None,
+        };
         if is_link && options.private && !is_inherited(path) {
             return refused(Refusal::Link);
         }
-        // The target of a link is written; the link stays.
-        let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let there = match fs::metadata(&target) {
-            Ok(there) => Some(there),
-            // An inherited pipe has a path in /proc that leads nowhere.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => fs::metadata(path).ok(),
-            Err(error) => return Err(failed(error)),
-        };
         if let Some(there) = &there {
             let same = |source: &Metadata| FileId::of(source) == FileId::of(there);
             if there.is_dir() {
@@ -215,6 +209,8 @@ impl Output {
         let permissions = permissions.filter(|_| !options.private);
         let mode = if permissions.is_some() || options.private { 0o600 } else { 0o666 };
         let existing = if there.is_some() { IfExists::Replace } else { IfExists::Fail };
+        // The target of a link is written; the link stays.
+        let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let (file, temp) = TempOutput::create(target, mode, existing).map_err(failed)?;
         Ok(Self::new(file, name, Some(NewFile { temp, permissions }), options))
     }
@@ -363,13 +359,13 @@ impl Sink for Output {
         written.map_err(Operation::Write.failed(&self.name))
     }
 
-    fn write_mode(&self, threads: usize) -> Result<WriteMode> {
+    fn write_mode(&self, threads: usize) -> WriteMode {
         // To `/dev/null`, nothing need be written.
         if standard_streams::is_null(&self.file) {
-            return Ok(WriteMode::Discard);
+            return WriteMode::Discard;
         }
         let positional = self.positional_file(threads);
-        Ok(positional.map_or(WriteMode::InOrder, |file| WriteMode::Positional { file, sparse: self.sparse }))
+        positional.map_or(WriteMode::InOrder, |file| WriteMode::Positional { file, sparse: self.sparse })
     }
 
     fn set_written(&mut self, len_bytes: u64) {

@@ -5,9 +5,9 @@
 //! stream as well, from its first byte: only that reveals the exact error.
 
 mod content_writer;
-#[cfg_attr(not(feature = "gpu"), path = "restore/gpu_absent.rs")]
-mod gpu;
-mod groups;
+#[cfg(feature = "gpu")]
+pub(crate) mod gpu;
+pub(crate) mod groups;
 mod ranges;
 
 use std::fs::File;
@@ -18,8 +18,8 @@ use std::thread;
 use trueno_zram_archive::{Archive, ContentBatch, ContentSpan, Damage, FrameReader, ReadSummary, SalvageReader};
 use trueno_zram_core::BatchCodec;
 
-use crate::compress::Gpu;
 use crate::error::{Error, Operation, Result};
+use crate::gpu::Gpu;
 use crate::input::Input;
 use crate::output::positional_file::PositionalFile;
 use crate::pipeline::timeline::{Stage, timed};
@@ -38,7 +38,7 @@ const MIN_GROUPS: u64 = 2;
 ///
 /// ```
 /// use trueno_zram_archive::ContentSpan;
-/// use trueno_zram_io::{Result, Sink, WriteMode};
+/// use trueno_zram_io::{Result, Sink};
 ///
 /// /// Counts the bytes that are not part of a hole.
 /// struct DataBytes(u64);
@@ -49,10 +49,6 @@ const MIN_GROUPS: u64 = 2;
 ///             self.0 += bytes.len() as u64;
 ///         }
 ///         Ok(())
-///     }
-///
-///     fn write_mode(&self, _threads: usize) -> Result<WriteMode> {
-///         Ok(WriteMode::InOrder)
 ///     }
 ///
 ///     fn name(&self) -> &str {
@@ -70,10 +66,9 @@ pub trait Sink: Send {
     fn take(&mut self, span: ContentSpan<'_>) -> Result<()>;
 
     /// Chooses how content is written by this many threads.
-    ///
-    /// # Errors
-    /// Any that ends the restoring.
-    fn write_mode(&self, threads: usize) -> Result<WriteMode>;
+    fn write_mode(&self, _threads: usize) -> WriteMode {
+        WriteMode::InOrder
+    }
 
     /// Notes the length of the content, all of which was written in [`WriteMode::Positional`].
     fn set_written(&mut self, _len_bytes: u64) {}
@@ -116,8 +111,8 @@ impl Sink for Discard {
         Ok(())
     }
 
-    fn write_mode(&self, _threads: usize) -> Result<WriteMode> {
-        Ok(WriteMode::Discard)
+    fn write_mode(&self, _threads: usize) -> WriteMode {
+        WriteMode::Discard
     }
 
     fn name(&self) -> &str {

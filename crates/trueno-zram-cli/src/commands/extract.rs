@@ -9,7 +9,7 @@ use serde::Serialize;
 use trueno_zram_archive::address_map::{AddressSpan, StoredMap};
 use trueno_zram_archive::{ContentBatch, ContentSpan, Error, FrameReader, PageArchive, Pages};
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_io::{Input, Output, OutputOptions, OutputTarget, Sink, Workers, WriteMode};
+use trueno_zram_io::{Input, Output, OutputOptions, OutputTarget, Sink, Workers};
 
 use crate::args::{
     Global,
@@ -355,10 +355,6 @@ impl<I: Iterator<Item = AddressSpan> + Send> Sink for Merge<'_, I> {
             };
         }
         Ok(())
-    }
-
-    fn write_mode(&self, _threads: usize) -> trueno_zram_io::Result<WriteMode> {
-        Ok(WriteMode::InOrder)
     }
 
     fn name(&self) -> &str {

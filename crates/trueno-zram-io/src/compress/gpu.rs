@@ -2,11 +2,11 @@
 
 use std::sync::Mutex;
 
-use trueno_zram_core::gpu::{BatchDevice, CompressedSlot, GpuBatchCompressor, Interpreter, PageSlot, PageStream};
-use trueno_zram_core::{BatchCodec, PAGE_SIZE, Page, PageCodec};
+use trueno_zram_core::gpu::{BatchDevice, CompressedSlot, GpuBatchCompressor, PageSlot, PageStream};
+use trueno_zram_core::{PAGE_SIZE, Page, PageCodec};
 
 use super::numbered_source::{NumberedSource, UnitContent};
-use super::{BlockUnit, Compress, Compressed, Job, LanePlan, finish};
+use super::{BlockUnit, Compress, CompressJob, Compressed, LanePlan, finish};
 use crate::error::Error;
 use crate::input::page_source::PageSource;
 use crate::lock::lock;
@@ -19,40 +19,10 @@ use crate::pipeline::timeline::{Stage, timed};
 /// Pages that a lane compresses itself before it checks the GPU again.
 const HELP_PAGES: usize = 16;
 
-/// A GPU, or the interpreter of its kernels.
-#[derive(Debug)]
-pub enum Gpu<'a> {
-    /// A GPU.
-    Cuda(&'a mut GpuBatchCompressor),
-    /// The interpreter.
-    Interpreter(&'a mut GpuBatchCompressor<Interpreter>),
-}
-
-impl Gpu<'_> {
-    /// The GPU as a codec of batches.
-    pub(crate) fn codec(&mut self) -> &mut dyn BatchCodec {
-        match self {
-            Self::Cuda(gpu) => *gpu,
-            Self::Interpreter(gpu) => *gpu,
-        }
-    }
-}
-
-/// Like [`compress`](super::compress), with a GPU.
-pub(super) fn compress<S: PageSource, W: ArchiveOutput>(
-    job: Job<'_, S, W>,
-    gpu: Gpu<'_>,
-    helpers: &mut [PageCodec],
-) -> Result<Compressed<S, W>, S::Error> {
-    match gpu {
-        Gpu::Cuda(gpu) => compress_on(job, gpu, helpers),
-        Gpu::Interpreter(gpu) => compress_on(job, gpu, helpers),
-    }
-}
-
-fn compress_on<S: PageSource, W: ArchiveOutput, D: BatchDevice>(
-    job: Job<'_, S, W>,
+/// Like [`compress`](super::compress), on a GPU.
+pub(crate) fn compress_on<S: PageSource, W: ArchiveOutput, D: BatchDevice>(
     gpu: &mut GpuBatchCompressor<D>,
+    job: CompressJob<'_, S, W>,
     helpers: &mut [PageCodec],
 ) -> Result<Compressed<S, W>, S::Error> {
     let stream = gpu.compress_stream().map_err(Error::Codec)?;

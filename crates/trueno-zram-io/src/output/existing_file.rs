@@ -154,9 +154,9 @@ impl Sink for ExistingFile {
         Ok(())
     }
 
-    fn write_mode(&self, _threads: usize) -> Result<WriteMode> {
+    fn write_mode(&self, _threads: usize) -> WriteMode {
         // Not through mappings: others could truncate the file, and a write would end the process.
-        Ok(WriteMode::Positional { file: PositionalFile::by_pwrite(&self.file, self.last_byte.clone()), sparse: true })
+        WriteMode::Positional { file: PositionalFile::by_pwrite(&self.file, self.last_byte.clone()), sparse: true }
     }
 
     fn set_written(&mut self, len_bytes: u64) {
@@ -205,7 +205,7 @@ mod tests {
         }
         let file = tempfile::tempfile().unwrap();
         let filled = ExistingFile::new(file.try_clone().unwrap(), "memory", 20_000).unwrap();
-        let WriteMode::Positional { file: positional, .. } = filled.write_mode(4).unwrap() else {
+        let WriteMode::Positional { file: positional, .. } = filled.write_mode(4) else {
             panic!("many threads may write")
         };
         file.set_len(0).unwrap();

@@ -8,28 +8,16 @@ use trueno_zram_core::gpu::{BatchDevice, GpuBatchCompressor, PackedSlot, PageStr
 
 use super::Sink;
 use super::groups::{GroupFailure, GroupLane, GroupUnit, GroupsJob, RestoreGroups, finish};
-use crate::compress::Gpu;
 use crate::error::Error;
 use crate::lock::lock;
 use crate::pipeline::gpu_lane::{GpuLane, SharedSlots, SlotWork, Slots};
 use crate::pipeline::held_slots::HeldSlots;
 use crate::pipeline::timeline::{Stage, timed};
 
-/// Restores the groups of an archive with a GPU. With `cpu_helps`, lanes restore groups as well.
-pub(super) fn restore_groups<K: Sink>(
-    job: GroupsJob<'_, K>,
-    gpu: &mut Gpu<'_>,
-    cpu_helps: bool,
-) -> Result<ReadSummary, GroupFailure> {
-    match gpu {
-        Gpu::Cuda(gpu) => restore_on(job, gpu, cpu_helps),
-        Gpu::Interpreter(gpu) => restore_on(job, gpu, cpu_helps),
-    }
-}
-
-fn restore_on<K: Sink, D: BatchDevice>(
-    job: GroupsJob<'_, K>,
+/// Restores the groups of an archive on a GPU. With `cpu_helps`, lanes restore groups as well.
+pub(crate) fn restore_on<K: Sink, D: BatchDevice>(
     gpu: &mut GpuBatchCompressor<D>,
+    job: GroupsJob<'_, K>,
     cpu_helps: bool,
 ) -> Result<ReadSummary, GroupFailure> {
     let stream = gpu.decompress_stream().map_err(Error::Codec)?;

@@ -34,7 +34,7 @@ pub(super) enum GroupsOutcome {
 }
 
 /// The reason why lanes stop before the end.
-pub(super) enum GroupFailure {
+pub(crate) enum GroupFailure {
     /// A group is not what the index says.
     IndexMismatch,
     Failed(Error),
@@ -53,11 +53,11 @@ pub(super) fn restore_groups<K: Sink>(
     decoders: &mut Decoders<'_>,
     workers: Workers<'_>,
 ) -> Result<GroupsOutcome, Error> {
-    let content = ContentWriter::new(sink.write_mode(workers.threads())?, sink.name(), workers.observer);
+    let content = ContentWriter::new(sink.write_mode(workers.threads()), sink.name(), workers.observer);
     let job = GroupsJob { archive, sink: &mut *sink, content: &content, workers };
     let restored = match decoders {
         Decoders::Cpu => restore_on_cpu(job),
-        Decoders::Gpu { gpu, cpu_helps } => super::gpu::restore_groups(job, gpu, *cpu_helps),
+        Decoders::Gpu { gpu, cpu_helps } => gpu.restore_groups(job, *cpu_helps),
     };
     match restored {
         Ok(summary) => {
@@ -78,7 +78,7 @@ pub(super) fn restore_groups<K: Sink>(
 }
 
 /// An archive to restore, and the sink that takes its content.
-pub(super) struct GroupsJob<'a, K> {
+pub(crate) struct GroupsJob<'a, K> {
     archive: Archive,
     sink: &'a mut K,
     content: &'a ContentWriter<'a>,

@@ -128,7 +128,7 @@ pub fn restore_ranges<K: Sink>(
     let len_bytes = ranges.iter().map(|range| range.end.saturating_sub(range.start)).sum();
     observer.total(Some(len_bytes));
     let lanes = workers.threads().min(archive.max_readers()).max(1);
-    let content = ContentWriter::new(sink.write_mode(lanes)?, sink.name(), observer);
+    let content = ContentWriter::new(sink.write_mode(lanes), sink.name(), observer);
     let is_in_order = content.is_in_order();
     let max_units = if is_in_order { lanes + QUEUED_UNITS } else { lanes }.min(MAX_UNITS);
     let work = RestoreRanges { archive, name, content, sink: PhantomData };

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use trueno_zram_archive::ContentSpan;
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, Interpreter};
 use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec};
-use trueno_zram_io::{Claim, Error, Operation, PageSource, Result, Sink, WriteMode};
+use trueno_zram_io::{Claim, Error, Operation, PageSource, Result, Sink};
 
 fn pool(threads: usize) -> ThreadPool {
     rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap()
@@ -65,10 +65,6 @@ impl Sink for Memory {
             ContentSpan::Zeros(zeros) => self.content.resize(self.content.len() + usize::try_from(zeros).unwrap(), 0),
         }
         Ok(())
-    }
-
-    fn write_mode(&self, _threads: usize) -> Result<WriteMode> {
-        Ok(WriteMode::InOrder)
     }
 
     fn restart(&mut self) -> Result<()> {

@@ -173,7 +173,7 @@ impl Engine {
     ) -> Result<Compressed<S, W>, S::Error> {
         let helpers = &mut self.lanes[..];
         let compressors = match &mut self.codec {
-            EngineCodec::Cpu(_) => Compressors::Lanes(helpers),
+            EngineCodec::Cpu(_) => Compressors::Cpu(helpers),
             EngineCodec::Gpu(gpu) => Compressors::Gpu { gpu: Gpu::Cuda(gpu), helpers },
             EngineCodec::Interpreter(gpu) => Compressors::Gpu { gpu: Gpu::Interpreter(gpu), helpers },
         };

@@ -38,10 +38,18 @@ const LANE_PAGES: usize = 64;
 const QUEUED_PER_LANE: usize = 2;
 
 /// The codecs that compress pages.
+///
+/// ```
+/// use trueno_zram_core::PageCodec;
+/// use trueno_zram_io::Compressors;
+/// let mut codecs = [PageCodec::default(), PageCodec::default()];
+/// let two_lanes = Compressors::Cpu(&mut codecs);
+/// # drop(two_lanes);
+/// ```
 #[derive(Debug)]
 pub enum Compressors<'a> {
     /// One codec per lane. The lanes run on the pool's workers.
-    Lanes(&'a mut [PageCodec]),
+    Cpu(&'a mut [PageCodec]),
     /// A GPU, which takes the feature `gpu`. Lanes read into its slots and assemble blocks from its results. They run on
     /// threads of their own, as many as the pool has, since the GPU's compressor may need the pool.
     Gpu {
@@ -79,7 +87,7 @@ pub fn compress<S: PageSource, W: ArchiveOutput>(
 ) -> Result<Compressed<S, W>, S::Error> {
     let job = CompressJob { source, out, options, workers };
     match compressors {
-        Compressors::Lanes(codecs) => {
+        Compressors::Cpu(codecs) => {
             let plan = LanePlan::new(job.source.len_bytes(), codecs.len().min(workers.threads()));
             let pipeline = job.into_pipeline(plan, NoSlots)?;
             let mut codecs = codecs.iter_mut();
@@ -213,7 +221,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Work for Compress<'a, S,
     type Ordered = ArchiveWriter<W>;
     type Error = S::Error;
 
-    fn unit(&self) -> BlockUnit<H::Done> {
+    fn new_unit(&self) -> BlockUnit<H::Done> {
         let (buffer, blocks) = (AlignedPages::new(self.unit_pages), PageBlocks::default());
         BlockUnit { first_page: 0, buffer, content: UnitContent::Bytes(0), slot: None, blocks, at: 0 }
     }

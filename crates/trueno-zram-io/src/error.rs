@@ -145,11 +145,23 @@ pub enum Refusal {
 
 impl Error {
     /// Creates the error of a failed system call.
+    ///
+    /// ```
+    /// use trueno_zram_io::{Error, Operation};
+    /// let full = std::io::Error::from_raw_os_error(28);
+    /// assert_eq!(Error::io("image", Operation::Write, full).to_string(), "image: No space left on device");
+    /// ```
     pub fn io(name: impl fmt::Display, operation: Operation, source: io::Error) -> Self {
         Self::Io { name: name.to_string(), operation, source }
     }
 
     /// Creates the error of an archive's reader or writer. A failed write becomes [`Error::Io`].
+    ///
+    /// ```
+    /// use trueno_zram_io::Error;
+    /// let error = Error::archive("image.lz4", trueno_zram_archive::Error::NotRegular);
+    /// assert!(error.to_string().starts_with("image.lz4: "));
+    /// ```
     pub fn archive(name: impl fmt::Display, error: trueno_zram_archive::Error) -> Self {
         match error {
             trueno_zram_archive::Error::Write(source) => Self::io(name, Operation::Write, source),

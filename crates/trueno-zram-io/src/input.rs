@@ -48,13 +48,38 @@ pub struct Input {
     mapped: OnceLock<Option<MappedInput>>,
 }
 
-/// A file was changed while it was read.
+/// An input changed its length while it was read. [`Error::Io`] has it inside of its source.
+///
+/// ```
+/// use trueno_zram_io::{Error, Input, LengthChanged};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("image");
+/// std::fs::write(&path, [1; 4096])?;
+/// let mut source = Input::open(&path)?.into_pages();
+/// std::fs::write(&path, [1; 100])?;
+/// let Err(Error::Io { source: error, .. }) = source.next_span(&mut [[0; 4096]]) else { panic!("the file is shorter") };
+/// let changed = error.get_ref().and_then(|inner| inner.downcast_ref());
+/// assert_eq!(changed, Some(&LengthChanged::Shorter { at: 100, len_bytes: 4096 }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-enum LengthChanged {
+pub enum LengthChanged {
+    /// It ended early.
     #[error("ended at byte {at} of {len_bytes}: it became shorter while it was read")]
-    Shorter { at: u64, len_bytes: u64 },
+    Shorter {
+        /// The offset of its end.
+        at: u64,
+        /// Its length when it was opened.
+        len_bytes: u64,
+    },
+    /// It had another length once all of it was read.
     #[error("went from {from} to {to} bytes while it was read")]
-    Resized { from: u64, to: u64 },
+    Resized {
+        /// Its length when it was opened.
+        from: u64,
+        /// Its length at the end.
+        to: u64,
+    },
 }
 
 impl Input {
@@ -68,6 +93,16 @@ impl Input {
 
     /// Opens a file like [`open`](Self::open), but refuses a named pipe instead of waiting for its other end. Pipes that the
     /// process was started with are taken.
+    ///
+    /// ```
+    /// use trueno_zram_io::{Error, Input, Refusal};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let pipe = folder.path().join("pipe");
+    /// # rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0)?;
+    /// let refused = Input::open_nonblocking(&pipe);
+    /// assert!(matches!(refused, Err(Error::Refused { refusal: Refusal::NamedPipe, .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Like [`open`](Self::open), and [`Error::Refused`] for a named pipe.
@@ -119,7 +154,19 @@ impl Input {
         (self.len_bytes.is_some() && self.start == 0).then_some(&self.file)
     }
 
-    /// Returns to the position at which it was opened.
+    /// Returns to the position at which it was opened. A pipe stays where it is.
+    ///
+    /// ```
+    /// use std::io::Read;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("image");
+    /// std::fs::write(&path, b"some bytes")?;
+    /// let (input, mut start) = (trueno_zram_io::Input::open(&path)?, [0; 4]);
+    /// input.file().read_exact(&mut start)?;
+    /// input.rewind()?;
+    /// assert_eq!(std::io::read_to_string(input.file())?, "some bytes");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Io`].

@@ -79,6 +79,14 @@ impl PendingActions {
     }
 
     /// Runs all actions, and removes them.
+    ///
+    /// ```
+    /// use trueno_zram_io::interrupt::pending_actions;
+    /// pending_actions().add(|| println!("cleaning up"));
+    /// // In the thread that waits for signals, which exits next. The lock is held until then: no action is added any more.
+    /// let mut pending = pending_actions();
+    /// pending.run_all();
+    /// ```
     pub fn run_all(&mut self) {
         for action in std::mem::take(&mut self.actions).into_values() {
             action();

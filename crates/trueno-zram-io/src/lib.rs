@@ -15,12 +15,12 @@
 //! std::fs::write(&image, vec![7; 100_000])?;
 //! let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build()?;
 //!
-//! // A file to an archive, with a codec per thread.
+//! // A file to an archive, with a codec per thread. `None`: the new file gets no permissions and times of another.
 //! let source = Input::open(&image)?.into_pages();
 //! let output = Output::create(&OutputTarget::Path(archive.clone()), None, OutputOptions::default())?;
 //! let options = WriteOptions::default().with_content_len(source.len_bytes());
 //! let mut codecs = [PageCodec::new(Algorithm::Lz4)?, PageCodec::new(Algorithm::Lz4)?];
-//! let done = compress(source, output, options, Compressors::Lanes(&mut codecs), Workers::new(&pool))?;
+//! let done = compress(source, output, options, Compressors::Cpu(&mut codecs), Workers::new(&pool))?;
 //! assert_eq!(done.summary.content_len, 100_000);
 //! done.out.finish(None)?;
 //!
@@ -44,7 +44,9 @@
 //! - [`Input`] opens a file, a device or a pipe; [`FileSource`] reads it as pages.
 //!
 //! # Files
-//! - [`Output`] is standard output, a device, or a new file; [`ExistingFile`] fills a file that others have open.
+//! - [`Output`] is standard output, a device, or a new file; [`ExistingFile`] fills a file that others have open. A [`Spool`]
+//!   holds an archive until its output may be written.
+//! - [`ReservedInput`] notices changes of a file that will be removed once it is read.
 //! - [`UnixSocket`] is a listening socket that owns its path.
 //! - [`interrupt`] removes temporary files before a signal ends the process.
 //!
@@ -79,10 +81,10 @@ pub use files::regular_file::{FileId, open_regular_file};
 pub use files::standard_streams::{check_stdout_written, stdout_file_metadata, was_closed_at_start};
 pub use files::unix_socket::{SocketRefusal, UnixSocket};
 pub use gpu::Gpu;
-pub use input::Input;
 pub use input::lease::{OpenForWriting, ReservedInput};
 pub use input::page_source::{Claim, ClaimedRange, FileSource, NamedArchive, PageSource};
 pub use input::process_memory::read_process_memory;
+pub use input::{Input, LengthChanged};
 pub use mapping::bus_error::MappingGuard;
 pub use output::existing_file::ExistingFile;
 pub use output::owner_and_mode::MetadataWarning;

@@ -31,7 +31,7 @@ use crate::restore::{Sink, WriteMode};
 /// Zeros, for outputs without holes.
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
-/// The destination of an output.
+/// The destination of an output. [`Output`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputTarget {
     /// Standard output.
@@ -120,7 +120,7 @@ pub struct Output {
     sparse: bool,
     /// The offset of the next bytes. A new file may be longer while other threads write at positions of their own, and
     /// shorter if it ends with a hole.
-    bytes: u64,
+    position: u64,
     durable: bool,
     /// Written by position. None: the file has its name, and is written in order.
     new: Option<NewFile>,
@@ -165,7 +165,7 @@ impl Output {
 
     fn new(file: File, name: String, new: Option<NewFile>, options: OutputOptions) -> Self {
         let OutputOptions { sparse, durable, .. } = options;
-        Self { file: Arc::new(file), name, sparse, bytes: 0, durable, new }
+        Self { file: Arc::new(file), name, sparse, position: 0, durable, new }
     }
 
     fn at_path(path: &Path, source: Option<&Metadata>, options: OutputOptions) -> Result<Self> {
@@ -223,6 +223,18 @@ impl Output {
 
     /// Returns the file, to read back what was written, if it is a new file, which nobody else can have changed.
     ///
+    /// ```
+    /// use std::io::Write;
+    /// use trueno_zram_io::{Output, OutputOptions, OutputTarget};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("image");
+    /// let mut output = Output::create(&OutputTarget::Path(path), None, OutputOptions::default())?;
+    /// output.write_all(b"some bytes")?;
+    /// let file = output.new_file()?.expect("a new file");
+    /// assert_eq!(std::io::read_to_string(file)?, "some bytes");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Io`].
     pub fn new_file(&self) -> Result<Option<File>> {
@@ -233,7 +245,8 @@ impl Output {
         self.file.try_clone().map(Some).map_err(Operation::Open.failed(&self.name))
     }
 
-    /// Adds `bytes`. Pages of zeros among them become holes, if the output may have holes.
+    /// Adds `bytes`. Pages of zeros among them become holes, if the output may have holes. [`Output::write_zeros`] has an
+    /// example.
     ///
     /// # Errors
     /// The system's own, without the output's name.
@@ -242,20 +255,32 @@ impl Output {
             return self.write_all(bytes);
         }
         for (at, data) in data_runs(bytes) {
-            self.file.write_all_at(data, self.bytes + at as u64)?;
+            self.file.write_all_at(data, self.position + at as u64)?;
         }
-        self.bytes += bytes.len() as u64;
+        self.position += bytes.len() as u64;
         Ok(())
     }
 
     /// Adds `count` zero bytes: a hole, if the output may have holes.
     ///
+    /// ```
+    /// use trueno_zram_io::{Output, OutputOptions, OutputTarget};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("image");
+    /// let options = OutputOptions::default().with_sparse(true);
+    /// let mut output = Output::create(&OutputTarget::Path(path), None, options)?;
+    /// output.write_data(b"some bytes")?;
+    /// output.write_zeros(1 << 30)?;
+    /// assert_eq!(output.finish(None)?, (1 << 30) + 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// The system's own, without the output's name.
     pub fn write_zeros(&mut self, count: u64) -> io::Result<()> {
         if self.sparse {
-            let end = self.bytes.checked_add(count).filter(|end| i64::try_from(*end).is_ok());
-            self.bytes = end.ok_or(io::ErrorKind::FileTooLarge)?;
+            let end = self.position.checked_add(count).filter(|end| i64::try_from(*end).is_ok());
+            self.position = end.ok_or(io::ErrorKind::FileTooLarge)?;
             return Ok(());
         }
         zeros(count).try_for_each(|piece| self.write_all(piece))
@@ -272,12 +297,20 @@ impl Output {
 
     /// Like [`Output::finish`], and passes permissions and times that the file system refuses to `warn`.
     ///
+    /// ```no_run
+    /// use trueno_zram_io::{Output, OutputOptions, OutputTarget};
+    /// let source = std::fs::metadata("image.lz4")?;
+    /// let output = Output::create(&OutputTarget::Path("image".into()), Some(&source), OutputOptions::default())?;
+    /// output.finish_with(Some(&source), &mut |warning| eprintln!("image: {warning}"))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`Output::finish`].
     pub fn finish_with(mut self, source: Option<&Metadata>, warn: &mut dyn FnMut(MetadataWarning)) -> Result<u64> {
         let new = self.new.take();
         if new.is_some() {
-            set_len(&self.file, self.bytes).map_err(Operation::SetLength.failed(&self.name))?;
+            set_len(&self.file, self.position).map_err(Operation::SetLength.failed(&self.name))?;
         }
         // Before the permissions, which some file systems send together with what was written.
         check_written(&self.file).map_err(Operation::Write.failed(&self.name))?;
@@ -292,7 +325,7 @@ impl Output {
             None if self.durable => sync(&self.file).map_err(Operation::Sync.failed(&self.name))?,
             None => {}
         }
-        Ok(self.bytes)
+        Ok(self.position)
     }
 }
 
@@ -346,7 +379,7 @@ impl ArchiveOutput for Output {
     }
 
     fn skip(&mut self, len_bytes: u64) {
-        self.bytes += len_bytes;
+        self.position += len_bytes;
     }
 }
 
@@ -375,7 +408,7 @@ impl Sink for Output {
     fn restart(&mut self) -> Result<()> {
         if self.new.is_some() {
             self.file.set_len(0).map_err(Operation::SetLength.failed(&self.name))?;
-            self.bytes = 0;
+            self.position = 0;
         }
         Ok(())
     }
@@ -388,10 +421,10 @@ impl Sink for Output {
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let written = match self.new {
-            Some(_) => self.file.write_at(bytes, self.bytes)?,
+            Some(_) => self.file.write_at(bytes, self.position)?,
             None => self.file.write(bytes)?,
         };
-        self.bytes += written as u64;
+        self.position += written as u64;
         Ok(written)
     }
 

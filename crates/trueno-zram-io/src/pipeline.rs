@@ -35,7 +35,7 @@ pub(crate) trait Work: Sync {
     type Error: From<Error> + Send;
 
     /// Allocates the memory of a unit.
-    fn unit(&self) -> Self::Unit;
+    fn new_unit(&self) -> Self::Unit;
 
     /// Claims what comes next. Returns `false` at the end. Other lanes wait meanwhile.
     fn claim(
@@ -292,7 +292,7 @@ impl<'a, W: Work> Pipeline<'a, W> {
 
     /// Claims a unit, runs it, and hands it on. Returns the bytes of its content.
     pub(crate) fn run_unit(&self, lane: &mut W::Lane, unit: Option<W::Unit>) -> Result<u64, W::Error> {
-        let mut unit = unit.unwrap_or_else(|| self.work.unit());
+        let mut unit = unit.unwrap_or_else(|| self.work.new_unit());
         match self.claim(|source| self.work.claim(source, lane, &mut unit))? {
             Some(number) => self.run_claimed(lane, number, unit),
             None => {

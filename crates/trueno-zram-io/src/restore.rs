@@ -87,6 +87,11 @@ pub trait Sink: Send {
 }
 
 /// The way in which content is written to a [`Sink`].
+///
+/// ```
+/// use trueno_zram_io::{Discard, Sink, WriteMode};
+/// assert!(matches!(Discard.write_mode(4), WriteMode::Discard));
+/// ```
 #[derive(Debug)]
 pub enum WriteMode {
     /// In order, by one thread at a time.
@@ -102,7 +107,7 @@ pub enum WriteMode {
     Discard,
 }
 
-/// A sink that discards all content: the archive is only checked.
+/// A sink that discards all content: the archive is only checked. [`restore`] has an example.
 #[derive(Debug)]
 pub struct Discard;
 
@@ -120,7 +125,7 @@ impl Sink for Discard {
     }
 }
 
-/// The codecs that restore pages.
+/// The codecs that restore pages. [`restore`] has an example.
 #[derive(Debug)]
 pub enum Decoders<'a> {
     /// The workers of the pool.

@@ -12,9 +12,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use trueno_zram_archive::ReadAt;
 
 /// A file has changed since it was opened: its length or the time of its last change is another one. [`Error::Read`] has it
-/// as its source.
+/// inside of its source.
 ///
 /// [`Error::Read`]: trueno_zram_archive::Error::Read
+///
+/// ```
+/// use trueno_zram_archive::{Error, Pages};
+/// use trueno_zram_io::{ArchiveOpener, FileChanged};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("image.lz4");
+/// # let options = trueno_zram_archive::WriteOptions::default();
+/// # trueno_zram_archive::compress(&[7; 4096][..], std::fs::File::create(&path)?, &options)?;
+/// let archive = ArchiveOpener::new().open(&path)?.expect("it has an index");
+/// std::fs::write(&path, b"other content")?;
+/// let Err(Error::Read { source, .. }) = archive.read(0, &mut [[0; 4096]]) else { panic!("the file was changed") };
+/// let changed: Option<&FileChanged> = source.get_ref().and_then(|inner| inner.downcast_ref());
+/// assert_eq!(changed.map(|changed| changed.now_bytes), Some(13));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "it has changed since it was opened ({opened_bytes} bytes then, {now_bytes} now); write a new archive beside it and rename that"

@@ -158,7 +158,7 @@ impl<'a, S: PageSource, W: ArchiveOutput> Work for CompressDelta<'a, S, W> {
     type Ordered = (BufferedDeltaWriter<W>, u64);
     type Error = S::Error;
 
-    fn unit(&self) -> DeltaUnit {
+    fn new_unit(&self) -> DeltaUnit {
         DeltaUnit { part: DeltaPart::new(), first_page: 0, content: UnitContent::Bytes(0), content_len: 0 }
     }
 

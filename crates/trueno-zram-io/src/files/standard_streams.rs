@@ -1,5 +1,5 @@
 //! Standard streams as the process found them: open or closed.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "a function that runs before `main`")]
 
 use std::fs::{File, Metadata};
 use std::io;

@@ -39,6 +39,13 @@ const LOCK_ATTEMPTS: u32 = 1000;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// The reason why a path cannot be used for a socket. Inside of an [`io::Error`] of the kind [`io::ErrorKind::AddrInUse`].
+///
+/// ```
+/// use trueno_zram_io::{SocketRefusal, UnixSocket};
+/// let error = UnixSocket::bind("/dev/null".as_ref()).unwrap_err();
+/// let refusal: Option<&SocketRefusal> = error.get_ref().and_then(|inner| inner.downcast_ref());
+/// assert_eq!(refusal, Some(&SocketRefusal::NotSocket));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketRefusal {
@@ -94,6 +101,17 @@ impl UnixSocket {
     }
 
     /// Like [`bind`](Self::bind), with options that `prepare` sets before anybody can connect.
+    ///
+    /// ```
+    /// use trueno_zram_io::UnixSocket;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("socket");
+    /// let socket = UnixSocket::bind_prepared(&path, |socket| {
+    ///     Ok(rustix::net::sockopt::set_socket_recv_buffer_size(socket, 1 << 20)?)
+    /// })?;
+    /// assert_eq!(socket.path(), path);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`bind`](Self::bind) and of `prepare`.

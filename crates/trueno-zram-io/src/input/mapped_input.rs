@@ -64,7 +64,7 @@ impl MappedInput {
         // SAFETY: the pages are mapped, and `&self` keeps them so. Any bytes are a page, at any address. Nobody can
         // change them: the lease says that no one has the file open for writing or truncates it. Two exceptions remain.
         // The lease is lost if this process is stopped for as long as the kernel waits. The guard puts an empty page in
-        // start of one that was evicted and cannot be read again. Both are found below, and the result is dropped.
+        // place of one that was evicted and cannot be read again. Both are found below, and the result is dropped.
         // Until then `work` only hashes these bytes, or copies them: it works with any values.
         let borrowed = unsafe { slice::from_raw_parts(start.cast::<Page>().as_ptr(), count) };
         fault_in(borrowed);

@@ -25,11 +25,18 @@ const STEP_BYTES: usize = 1 << 16;
 /// meanwhile, the content is removed again.
 ///
 /// ```
-/// use trueno_zram_io::ExistingFile;
-/// let file = tempfile::tempfile()?;
-/// file.set_len(8192)?;
-/// let filled = ExistingFile::new(file, "memory", 4096)?;
-/// # drop(filled);
+/// use std::os::unix::fs::FileExt;
+/// use trueno_zram_archive::ContentSpan;
+/// use trueno_zram_io::{ExistingFile, Sink};
+/// let memory = tempfile::tempfile()?;
+/// memory.set_len(8192)?;
+/// let mut output = ExistingFile::new(memory.try_clone()?, "memory", 4096)?;
+/// // As `restore` does.
+/// output.take(ContentSpan::Data(&[7; 4096]))?;
+/// output.finish()?;
+/// let mut content = [0; 8192];
+/// memory.read_exact_at(&mut content, 0)?;
+/// assert_eq!((content[4095], content[4096]), (7, 0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]

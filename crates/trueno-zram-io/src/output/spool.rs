@@ -58,6 +58,16 @@ impl Spool {
 
     /// Returns the file, to read back what was written.
     ///
+    /// ```
+    /// use std::io::Write;
+    /// use std::os::unix::fs::FileExt;
+    /// let (mut spool, mut bytes) = (trueno_zram_io::Spool::new()?, [0; 10]);
+    /// spool.write_all(b"an archive")?;
+    /// spool.file()?.read_exact_at(&mut bytes, 0)?;
+    /// assert_eq!(&bytes, b"an archive");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Io`].
     pub fn file(&self) -> Result<File> {

@@ -299,7 +299,7 @@ where
     /// Claims a unit and fills a slot with it.
     fn fill(&self, mut slot: W::Slot, unit: Option<W::Unit>, lane: &mut W::Lane) -> Result<(), W::Error> {
         let (start, work) = (Instant::now(), &self.pipeline.work);
-        let mut unit = unit.unwrap_or_else(|| work.unit());
+        let mut unit = unit.unwrap_or_else(|| work.new_unit());
         let number = self.pipeline.claim(|source| work.claim_for(source, &mut slot, &mut unit));
         let filled = number.and_then(|number| {
             let is_filled = number.is_some() && work.fill(&mut unit, &mut slot)?;

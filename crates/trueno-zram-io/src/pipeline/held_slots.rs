@@ -1,10 +1,10 @@
-//! Results of a GPU that units of work hold, for work that runs with and without one.
+//! The results of a GPU that units of work hold. Work is generic over them, since it runs with and without a GPU.
 
 use std::convert::Infallible;
 
 use trueno_zram_core::Page;
 
-/// The slots of a GPU, as far as work needs to know them that may run without one.
+/// The slots whose results units hold: those of a GPU, or [`NoSlots`].
 pub(crate) trait HeldSlots: Sync {
     /// A result of the GPU, which keeps its slot until it is released.
     type Done: Send;
@@ -16,7 +16,7 @@ pub(crate) trait HeldSlots: Sync {
     fn release(&self, done: Self::Done);
 }
 
-/// Lanes on the CPU alone: there are no slots.
+/// The slots of lanes on the CPU alone: there are none.
 pub(crate) struct NoSlots;
 
 impl HeldSlots for NoSlots {

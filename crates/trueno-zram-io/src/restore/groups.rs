@@ -232,7 +232,7 @@ impl<'a, K: Sink, H: HeldSlots> Work for RestoreGroups<'a, K, H> {
     type Ordered = &'a mut K;
     type Error = GroupFailure;
 
-    fn unit(&self) -> GroupUnit<H::Done> {
+    fn new_unit(&self) -> GroupUnit<H::Done> {
         GroupUnit { number: 0, group: GroupBuffer::new(), is_read: false, pages: Vec::new(), slot: None }
     }
 

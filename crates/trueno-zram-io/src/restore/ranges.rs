@@ -150,7 +150,7 @@ impl<'a, K: Sink> Work for RestoreRanges<'a, K> {
     type Ordered = &'a mut K;
     type Error = Error;
 
-    fn unit(&self) -> RangeUnit {
+    fn new_unit(&self) -> RangeUnit {
         let (part, buffer) = (ContentPart::default(), AlignedPages::new(LANE_PAGES));
         RangeUnit { part, buffer, within: 0..0, is_hole: false }
     }

@@ -14,7 +14,12 @@ use tempfile::TempDir;
 use trueno_zram_archive::ContentSpan;
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, Interpreter};
 use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec};
-use trueno_zram_io::{Claim, Error, Operation, PageSource, Result, Sink};
+use trueno_zram_io::{Claim, Error, LengthChanged, Operation, PageSource, Result, Sink};
+
+/// ENOSPC: no space left on device.
+const FULL: i32 = 28;
+/// EIO: input/output error.
+const BROKEN: i32 = 5;
 
 fn pool(threads: usize) -> ThreadPool {
     rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap()
@@ -32,6 +37,22 @@ fn codecs_of(algorithm: Algorithm, lanes: usize) -> Vec<PageCodec> {
 fn interpreter(algorithm: Algorithm, batch_size: usize) -> GpuBatchCompressor<Interpreter> {
     let config = GpuBatchConfig { algorithm, batch_size, ring_buffer_slots: 2, ..GpuBatchConfig::default() };
     GpuBatchCompressor::interpreted(config, &GpuOptions::default()).unwrap()
+}
+
+/// The file and the system's code of a failed call.
+fn failed_call(error: &Error) -> (&str, Option<i32>) {
+    match error {
+        Error::Io { name, source, .. } => (name, source.raw_os_error()),
+        error => panic!("{error}"),
+    }
+}
+
+/// The change of an input's length that an error reports.
+fn length_change(error: &Error) -> LengthChanged {
+    match error {
+        Error::Io { source, .. } => *source.get_ref().unwrap().downcast_ref().unwrap(),
+        error => panic!("{error}"),
+    }
 }
 
 /// A file with this content.
@@ -58,7 +79,7 @@ impl Sink for Memory {
     fn take(&mut self, span: ContentSpan<'_>) -> Result<()> {
         if self.fails_at.is_some_and(|limit| self.content.len() >= limit) {
             assert!(!self.panics, "this sink panics");
-            return Err(Error::io("memory", Operation::Write, io::Error::from_raw_os_error(28)));
+            return Err(Error::io("memory", Operation::Write, io::Error::from_raw_os_error(FULL)));
         }
         match span {
             ContentSpan::Data(bytes) => self.content.extend_from_slice(bytes),
@@ -92,7 +113,7 @@ impl PageSource for Numbers {
 
     fn claim(&mut self, room: &mut [Page]) -> Result<Claim> {
         if self.next == self.fails_at {
-            return Err(Error::io("numbers", Operation::Read, io::Error::from_raw_os_error(5)));
+            return Err(Error::io("numbers", Operation::Read, io::Error::from_raw_os_error(BROKEN)));
         }
         if self.next == 200 {
             return Ok(Claim::End);

@@ -36,7 +36,7 @@ fn compress_file(from: &Path, to: &Path, (format, algorithm): (Format, Algorithm
     let output = Output::create(&OutputTarget::Path(to.to_owned()), None, OutputOptions::default()).unwrap();
     let (mut gpu, mut codecs) = (interpreter(algorithm, 64), codecs_of(algorithm, 3));
     let compressors = match on {
-        On::Cpu => Compressors::Lanes(&mut codecs),
+        On::Cpu => Compressors::Cpu(&mut codecs),
         On::Gpu => Compressors::Gpu { gpu: Gpu::Interpreter(&mut gpu), helpers: &mut [] },
         On::Both => Compressors::Gpu { gpu: Gpu::Interpreter(&mut gpu), helpers: &mut codecs },
     };
@@ -117,8 +117,7 @@ fn an_empty_file_is_an_archive_too() {
     let (output, mut codecs) =
         (Output::create(&OutputTarget::Path(archive.clone()), None, OutputOptions::default()).unwrap(), codecs(2));
     let source = Input::open(&image).unwrap().into_pages();
-    let done =
-        compress(source, output, WriteOptions::default(), Compressors::Lanes(&mut codecs), Workers::new(&pool(2)));
+    let done = compress(source, output, WriteOptions::default(), Compressors::Cpu(&mut codecs), Workers::new(&pool(2)));
     done.unwrap().out.finish(None).unwrap();
     let mut memory = Memory::default();
     restore(&Input::open(&archive).unwrap(), &mut memory, Decoders::Cpu, Workers::new(&pool(2))).unwrap();

@@ -115,8 +115,7 @@ impl<'a, S: PageSource, W: ArchiveOutput> CompressJob<'a, S, W> {
     ) -> Result<Pipeline<'a, Compress<'a, S, W, H>>, Error> {
         let Self { source, out, options, workers: Workers { observer, .. } } = self;
         let out_name = out.name().to_owned();
-        // One lane writes in order anyway.
-        let positional = if plan.lanes > 1 { out.positional_file(plan.lanes) } else { None };
+        let positional = out.positional_file(plan.lanes);
         let archive = ArchiveWriter::new(out, options).map_err(|error| Error::archive(&out_name, error))?;
         let (shape, unit_pages) = (archive.block_shape(), plan.unit_pages);
         let work = Compress { shape, unit_pages, positional, out_name, slots, observer, pages: PhantomData };

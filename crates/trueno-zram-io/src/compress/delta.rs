@@ -310,3 +310,17 @@ impl BaseLookup<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_take_sixteen_parts_each_of_256_to_1024_pages() {
+        let pages = |count: usize| Some((count * PAGE_SIZE) as u64);
+        assert_eq!(lane_pages(None, 4), READ_PAGES, "a stream");
+        assert_eq!(lane_pages(pages(1000), 4), READ_PAGES);
+        assert_eq!(lane_pages(pages(4 * 16 * 500), 4), 500);
+        assert_eq!(lane_pages(pages(1 << 20), 4), MAX_LANE_PAGES);
+    }
+}

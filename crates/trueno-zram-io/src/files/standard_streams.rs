@@ -105,3 +105,28 @@ pub(crate) fn is_null(stream: impl AsFd) -> bool {
             && (major(stat.st_rdev), minor(stat.st_rdev)) == NULL_DEVICE
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::process::Command;
+
+    use super::*;
+
+    /// Closes its standard output, in a process of its own.
+    #[test]
+    fn a_closed_standard_output_has_not_taken_what_was_written() {
+        const VARIABLE: &str = "TRUENO_TEST_CLOSED_STDOUT";
+        check_stdout_written().unwrap();
+        if env::var_os(VARIABLE).is_some() {
+            // SAFETY: nothing writes to the descriptor, or opens another file, before the process exits.
+            assert_eq!(unsafe { libc::close(1) }, 0);
+            let error = check_stdout_written().unwrap_err();
+            std::process::exit(error.raw_os_error().unwrap_or_default());
+        }
+        let name = "files::standard_streams::tests::a_closed_standard_output_has_not_taken_what_was_written";
+        let mut test = Command::new(env::current_exe().unwrap());
+        let ended = test.args(["--exact", name]).env(VARIABLE, "1").output().unwrap();
+        assert_eq!(ended.status.code(), Some(libc::EBADF), "{ended:?}");
+    }
+}

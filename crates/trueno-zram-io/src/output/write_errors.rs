@@ -30,10 +30,10 @@ pub(crate) fn check_written(file: &File) -> io::Result<()> {
 
 /// Reports an error of the kernel's own writing back, which happens at any time.
 fn check_written_back(file: &File) -> io::Result<()> {
-    // Waits for nothing, as no file has bytes there; errors since the file was opened, or since the last such call, are
-    // reported for all of it.
+    // Waits for nothing, as no file has bytes from the last position on; errors since the file was opened, or since the last
+    // such call, are reported for all of it.
     // SAFETY: no memory is passed.
-    match unsafe { libc::sync_file_range(file.as_raw_fd(), i64::MAX - 1, 1, libc::SYNC_FILE_RANGE_WAIT_BEFORE) } {
+    match unsafe { libc::sync_file_range(file.as_raw_fd(), i64::MAX, 0, libc::SYNC_FILE_RANGE_WAIT_BEFORE) } {
         0 => Ok(()),
         _ => match io::Error::last_os_error() {
             // A pipe has no such errors.

@@ -202,12 +202,11 @@ impl<K> RestoreRanges<'_, K> {
     }
 
     /// Returns `true` if the map of a delta states that pages are zero: a few of its bytes stand for thousands of them.
-    fn is_hole(&self, pages: Range<u64>) -> trueno_zram_archive::Result<bool> {
-        let mut page = pages.start;
-        while page < pages.end {
+    fn is_hole(&self, mut pages: Range<u64>) -> trueno_zram_archive::Result<bool> {
+        while let Some(page) = pages.next() {
             match self.archive.zero_run(page)? {
                 0 => return Ok(false),
-                zeros => page += zeros,
+                zeros => pages.start = page + zeros,
             }
         }
         Ok(true)

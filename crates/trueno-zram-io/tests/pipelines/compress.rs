@@ -6,7 +6,10 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use trueno_zram_archive::{Archive, Pages, WriteOptions};
 use trueno_zram_core::{Algorithm, PAGE_SIZE};
-use trueno_zram_io::{ArchiveOutput, Compressors, FileSource, Gpu, Input, LengthChanged, Observer, Workers, compress};
+use trueno_zram_io::{
+    ArchiveOutput, Compressors, FileSource, Gpu, Input, LengthChanged, Observer, Output, OutputOptions, OutputTarget,
+    Workers, compress,
+};
 
 use crate::{BROKEN, FULL, Numbers, codecs, failed_call, file, interpreter, length_change, pool};
 
@@ -121,6 +124,30 @@ fn a_gpu_with_and_without_helpers_makes_an_archive_of_the_same_content() {
             let done = compress(source, Vec::new(), options, compressors, Workers::new(&pool(3))).unwrap();
             assert_eq!(done.summary.content_len, image.len() as u64);
             assert!(content(done.out) == image, "checksum {content_checksum}, {helper_count} helpers");
+        }
+    }
+}
+
+/// The archive crate's own function is the slow twin.
+#[test]
+fn lanes_make_the_archive_that_one_thread_makes() {
+    let bytes = crate::restore::content();
+    let (folder, path) = file(&bytes);
+    for content_checksum in [false, true] {
+        let options =
+            WriteOptions::default().with_content_checksum(content_checksum).with_content_len(Some(bytes.len() as u64));
+        let mut expected = Vec::new();
+        trueno_zram_archive::compress(&bytes[..], &mut expected, &options).unwrap();
+        for lanes in [1, 3] {
+            let (pool, mut codecs) = (pool(lanes), codecs(lanes));
+            let source = || Input::open(&path).unwrap().into_pages();
+            let in_order = compress(source(), Vec::new(), options, Compressors::Cpu(&mut codecs), Workers::new(&pool));
+            assert!(in_order.unwrap().out == expected, "{lanes} lanes");
+            let target = OutputTarget::Path(folder.path().join("archive"));
+            let output = Output::create(&target, None, OutputOptions::default().with_force(true)).unwrap();
+            let at_offsets = compress(source(), output, options, Compressors::Cpu(&mut codecs), Workers::new(&pool));
+            at_offsets.unwrap().out.finish(None).unwrap();
+            assert!(std::fs::read(folder.path().join("archive")).unwrap() == expected, "{lanes} lanes");
         }
     }
 }

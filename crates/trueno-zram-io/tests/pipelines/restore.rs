@@ -2,15 +2,16 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use trueno_zram_archive::{
     ArchiveWriter, ContentBatch, ContentHash, Format, FrameReader, IndexVerdict, PageArchive, ReadSummary, WriteOptions,
 };
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, Page};
 use trueno_zram_io::{
-    Decoders, Discard, Error, Gpu, Input, Output, OutputOptions, OutputTarget, Sink, Workers, restore, restore_pages,
-    restore_ranges,
+    Decoders, Discard, Error, Gpu, Input, Observer, Output, OutputOptions, OutputTarget, Sink, Workers, restore,
+    restore_pages, restore_ranges,
 };
 
 use crate::{FULL, Memory, failed_call, interpreter, pool};
@@ -149,7 +150,41 @@ fn lanes_restore_all_of_an_intact_archive_of_either_format() {
             let mut gpu = interpreter(algorithm, 1024);
             let decoders = Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), cpu_helps };
             assert!(is_whole(decoders), "{format:?}, cpu_helps: {cpu_helps}");
+            assert!(cpu_helps || gpu.stats().pages_decompressed > 0, "{format:?}: the GPU does everything");
         }
+    }
+}
+
+/// Collects what a pipeline reports.
+#[derive(Default)]
+struct Reports {
+    totals: Mutex<Vec<Option<u64>>>,
+    content_bytes: AtomicU64,
+}
+
+impl Observer for Reports {
+    fn total(&self, content_bytes: Option<u64>) {
+        self.totals.lock().unwrap().push(content_bytes);
+    }
+
+    fn progress(&self, content_bytes: u64, _archive_bytes: u64) {
+        self.content_bytes.fetch_max(content_bytes, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn the_length_is_reported_once_and_progress_ends_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("archive");
+    let content = content();
+    // Fewer groups than two are restored as a stream.
+    for bytes in [&content[..], &content[..500 * PAGE_SIZE]] {
+        fs::write(&path, archive(bytes, false)).unwrap();
+        let (reports, pool) = (Reports::default(), pool(2));
+        let workers = Workers::new(&pool).with_observer(&reports);
+        restore(&Input::open(&path).unwrap(), &mut Memory::default(), Decoders::Cpu, workers).unwrap();
+        assert_eq!(reports.totals.into_inner().unwrap(), [Some(bytes.len() as u64)]);
+        assert_eq!(reports.content_bytes.into_inner(), bytes.len() as u64);
     }
 }
 

@@ -93,13 +93,20 @@ fn a_standard_archive_and_a_delta_take_the_same_way_to_the_same_output() {
             Workers::new(&pool(2)),
         );
         let delta = Delta::open(Arc::new(done.unwrap().out), |_| Ok(base())).unwrap().unwrap();
-        let whole = folder.path().join("whole");
+        let (whole, restored) = (folder.path().join("whole"), folder.path().join("restored"));
         compress_file(&image, &whole, (format, algorithm), On::Cpu);
         let whole_archive = PageArchive::standard(Arc::new(fs::read(&whole).unwrap())).unwrap().unwrap();
         for pages in [whole_archive, PageArchive::Delta(Box::new(delta))] {
             let (mut all, mut parts) = (Memory::default(), Memory::default());
             assert_eq!(restore_pages(&pages, "pages", &mut all, Workers::new(&pool(3))).unwrap(), bytes.len() as u64);
             assert!(all.content == bytes, "{format:?}");
+            for sparse in [false, true] {
+                let options = OutputOptions::default().with_force(true).with_sparse(sparse);
+                let mut output = Output::create(&OutputTarget::Path(restored.clone()), None, options).unwrap();
+                restore_pages(&pages, "pages", &mut output, Workers::new(&pool(3))).unwrap();
+                output.finish(None).unwrap();
+                assert!(fs::read(&restored).unwrap() == bytes, "{format:?}, sparse: {sparse}");
+            }
             let ranges = [5..20_000, 4_000_000..4_300_000, 0..1];
             let positions = ranges.clone().map(|range| range.start as u64..range.end as u64);
             restore_ranges(&pages, "pages", positions, &mut parts, Workers::new(&pool(3))).unwrap();

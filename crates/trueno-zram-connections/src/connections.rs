@@ -49,7 +49,7 @@ impl ConnectionLimits {
     }
 }
 
-/// The reason why a connection is not established.
+/// The reason why a connection is not established. [`Connections`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EstablishError {
     /// Another connection took its place, or no connections are served any more. It has been disconnected.
@@ -137,6 +137,18 @@ impl<C: Disconnect> Connections<C> {
 
     /// Like [`admit`](Self::admit), but waits for the end of an established connection if all of them are established. Returns
     /// `None` once no more are admitted.
+    ///
+    /// ```
+    /// use std::os::unix::net::UnixStream;
+    /// use trueno_zram_connections::{ConnectionLimits, Connections};
+    /// let connections = Connections::new(ConnectionLimits::new(1));
+    /// let first = connections.admit_or_wait(UnixStream::pair()?.0).expect("there is room");
+    /// assert_eq!(first.establish(), Ok(()));
+    /// // Ends the first connection; the second would wait for that.
+    /// drop(first);
+    /// assert!(connections.admit_or_wait(UnixStream::pair()?.0).is_some());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn admit_or_wait(self: &Arc<Self>, connection: C) -> Option<Admitted<C>> {
         self.enter(connection, WhenFull::Wait).ok()
     }
@@ -178,12 +190,35 @@ impl<C: Disconnect> Connections<C> {
     }
 
     /// Admits no more connections, and disconnects those that are new.
+    ///
+    /// ```
+    /// use std::os::unix::net::UnixStream;
+    /// use trueno_zram_connections::{ConnectionLimits, Connections};
+    /// let connections = Connections::new(ConnectionLimits::new(8));
+    /// connections.close();
+    /// assert!(connections.is_closed() && connections.admit(UnixStream::pair()?.0).is_err());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn close(&self) {
         Self::close_locked(&mut self.lock());
         self.changed.notify_all();
     }
 
     /// Disconnects all connections, and waits until they have left. Admits no more.
+    ///
+    /// ```
+    /// use std::io::Read;
+    /// use std::os::unix::net::UnixStream;
+    /// use trueno_zram_connections::{ConnectionLimits, Connections};
+    /// let connections = Connections::new(ConnectionLimits::new(8));
+    /// let (ours, _theirs) = UnixStream::pair()?;
+    /// let client = connections.admit(ours).expect("there is room");
+    /// // The thread that serves a client notices the end of its connection.
+    /// std::thread::spawn(move || client.connection().read(&mut [0]));
+    /// connections.end_all();
+    /// assert!(connections.is_empty());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn end_all(&self) {
         let mut state = self.lock();
         Self::close_locked(&mut state);
@@ -234,7 +269,7 @@ enum WhenFull {
     Wait,
 }
 
-/// A connection that has a place. Dropping it ends the connection and frees the place.
+/// A connection that has a place. Dropping it ends the connection and frees the place. [`Connections`] has an example.
 #[derive(Debug)]
 pub struct Admitted<C: Disconnect> {
     connections: Arc<Connections<C>>,

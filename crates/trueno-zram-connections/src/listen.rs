@@ -19,6 +19,33 @@ pub const MAX_CONNECTIONS: usize = 128;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A listening socket.
+///
+/// ```
+/// use std::io;
+/// use std::net::{TcpListener, TcpStream};
+/// use std::os::fd::{AsFd, BorrowedFd};
+/// use trueno_zram_connections::Listen;
+///
+/// struct Tcp(TcpListener);
+///
+/// impl AsFd for Tcp {
+///     fn as_fd(&self) -> BorrowedFd<'_> {
+///         self.0.as_fd()
+///     }
+/// }
+///
+/// impl Listen for Tcp {
+///     type Connection = TcpStream;
+///
+///     fn accept(&self) -> io::Result<TcpStream> {
+///         self.0.accept().map(|(stream, _)| stream)
+///     }
+/// }
+/// # let listener = Tcp(TcpListener::bind("127.0.0.1:0")?);
+/// # let client = TcpStream::connect(listener.0.local_addr()?)?;
+/// # assert_eq!(listener.accept()?.peer_addr()?, client.local_addr()?);
+/// # Ok::<(), io::Error>(())
+/// ```
 pub trait Listen: AsFd + Sync {
     /// Its connections.
     type Connection: Disconnect + Send + Sync;
@@ -53,7 +80,7 @@ fn accept_next<C>(mut accept: impl FnMut() -> io::Result<C>) -> io::Result<C> {
     }
 }
 
-/// A connection that is served by [`serve_each`].
+/// A connection that is served by [`serve_each`]. The [crate]'s documentation has an example.
 #[derive(Debug)]
 pub struct ClientConnection<'a, L: Listen> {
     listener: &'a L,

@@ -1,4 +1,4 @@
-//! Ends, time limits and keepalive of a server's sockets.
+//! Sockets of a server: ending connections, time limits for clients, and keepalive.
 
 use std::io;
 use std::net::{Shutdown, TcpStream};

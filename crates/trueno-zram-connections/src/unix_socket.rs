@@ -1,5 +1,5 @@
-//! Unix sockets: the process at the other end, and messages with file descriptors. These system calls need unsafe code.
-#![allow(unsafe_code)]
+//! Unix sockets: the process at the other end, and messages with file descriptors.
+#![allow(unsafe_code, reason = "rustix has no forms of these calls that accept the process number 0")]
 
 use std::io;
 use std::mem;
@@ -9,11 +9,16 @@ use std::os::unix::net::UnixStream;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// The bytes of `struct cmsghdr`: its length with what follows, as `usize`, and its level and type, as `i32`.
-const HEADER_LEN: usize = size_of::<usize>() + 8;
+const HEADER_LEN: usize = size_of::<usize>() + 2 * size_of::<i32>();
 /// The most file descriptors of one message: `SCM_MAX_FD` of the kernel.
 const MAX_FDS: usize = 253;
 /// Room for the sender and all file descriptors. So a descriptor is lost only if the process may not have more of them.
-const CONTROL_LEN: usize = (HEADER_LEN + 12).next_multiple_of(8) + (HEADER_LEN + 4 * MAX_FDS).next_multiple_of(8);
+const CONTROL_LEN: usize = message_len(size_of::<libc::ucred>()) + message_len(MAX_FDS * size_of::<i32>());
+
+/// Returns the bytes of a control message with this much content, up to the start of the next one.
+const fn message_len(content_len: usize) -> usize {
+    (HEADER_LEN + content_len).next_multiple_of(align_of::<usize>())
+}
 
 /// Room for control messages, which start at multiples of a word.
 #[repr(C, align(8))]
@@ -56,6 +61,7 @@ pub fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<Received> {
     message.msg_iov = &raw mut piece;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
+    // The field's type depends on the C library.
     message.msg_controllen = CONTROL_LEN as _;
     let len_bytes = loop {
         // SAFETY: `message` points to `bytes` and to `control`, both borrowed until the call returns, with their lengths.

@@ -251,3 +251,22 @@ fn missing_and_wrong_bases_are_named() {
         assert!(problem(ArchiveOpener::new()).contains("another archive"), "{name}");
     }
 }
+
+#[test]
+fn bases_are_found_beside_a_delta_and_beside_a_link_to_it() {
+    let [folder, links] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let content = chain(folder.path(), 1);
+    let link = links.path().join("link");
+    std::os::unix::fs::symlink(folder.path().join("1"), &link).unwrap();
+    let open = || ArchiveOpener::new().open_chain(&link).map(Option::unwrap);
+    let base_path = |folder: &tempfile::TempDir| folder.path().canonicalize().unwrap().join("0");
+    let beside_delta = open().unwrap();
+    assert_eq!(beside_delta.bases()[0].path, base_path(&folder));
+    assert_reads(&beside_delta.archive, &content);
+    fs::copy(folder.path().join("0"), links.path().join("0")).unwrap();
+    assert_eq!(open().unwrap().bases()[0].path, base_path(&folder), "the delta's own folder comes first");
+    fs::remove_file(folder.path().join("0")).unwrap();
+    assert_eq!(open().unwrap().bases()[0].path.canonicalize().unwrap(), base_path(&links));
+    fs::remove_file(links.path().join("0")).unwrap();
+    assert!(matches!(open(), Err(Error::Base { .. })));
+}

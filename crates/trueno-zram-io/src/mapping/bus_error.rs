@@ -185,12 +185,13 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, _context: *mut c
     // SAFETY: as above.
     let (code, address) = (info.si_code, unsafe { info.si_addr() } as usize);
     // A code of 0 or less means that a process sent the signal: its address means nothing.
-    if code > 0 && replace_missing_page(before.page_bytes, code, address) {
+    let is_fault = code > 0;
+    if is_fault && replace_missing_page(before.page_bytes, code, address) {
         return;
     }
     // SAFETY: the action is what the kernel reported before.
     unsafe { sigaction(signal, &raw const before.action, ptr::null_mut()) };
-    if code <= 0 {
+    if !is_fault {
         // SAFETY: it is delivered when this handler returns. A fault comes again by itself.
         unsafe { libc::raise(signal) };
     }
@@ -237,6 +238,7 @@ mod tests {
     use std::fs::File;
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
+    use std::time::{Duration, Instant};
 
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -296,6 +298,14 @@ mod tests {
         unsafe { munmap(start.cast(), 3 * page_bytes) }.unwrap();
     }
 
+    fn current_handler() -> usize {
+        // SAFETY: as in `install`.
+        let mut action: sigaction = unsafe { mem::zeroed() };
+        // SAFETY: only reads the current action.
+        assert_eq!(unsafe { sigaction(libc::SIGBUS, ptr::null(), &raw mut action) }, 0);
+        action.sa_sigaction
+    }
+
     /// Ends the process of a test by SIGBUS, if the variable asks for it.
     #[test]
     fn a_bus_error_elsewhere_ends_the_process_as_before() {
@@ -311,11 +321,17 @@ mod tests {
                 // SAFETY: as above.
                 unsafe { unguarded.write_volatile(1) };
             } else {
+                // By `kill`, whose signals have the code 0. Any thread may take them.
+                // SAFETY: sends a signal to this process.
+                let send = || unsafe { libc::kill(libc::getpid(), libc::SIGBUS) };
+                send();
                 // The handler of Rust's runtime, which was there before, takes the first one and removes itself.
-                for _ in 0..2 {
-                    // SAFETY: sends a signal.
-                    unsafe { libc::raise(libc::SIGBUS) };
+                let deadline = Instant::now() + Duration::from_secs(60);
+                while current_handler() != libc::SIG_DFL && Instant::now() < deadline {
+                    std::thread::yield_now();
                 }
+                send();
+                std::thread::park_timeout(Duration::from_secs(60));
             }
             return;
         }

@@ -230,7 +230,57 @@ fn copy_metadata(from: &File, to: &File) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    /// The names in a folder.
+    fn names(folder: &Path) -> Vec<String> {
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_file_under_a_temporary_name_is_renamed_or_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("target");
+        let part = |content: &[u8], existing| {
+            let (mut file, part) = PartFile::create(folder.path(), 0o600).unwrap();
+            file.write_all(content).unwrap();
+            (file, TempOutput { part: Some(part), target: target.clone(), existing })
+        };
+        drop(part(b"dropped", IfExists::Fail));
+        assert_eq!(names(folder.path()), [""; 0]);
+        let commit = |content, existing| {
+            let (file, temp) = part(content, existing);
+            assert_ne!(names(folder.path()), ["target"]);
+            let named = temp.commit(&file, "target", Durability::OnDisk);
+            assert_eq!(names(folder.path()), ["target"]);
+            (named, fs::read(&target).unwrap())
+        };
+        assert!(matches!(commit(b"first", IfExists::Fail), (Ok(()), content) if content == b"first"));
+        let (refused, content) = commit(b"second", IfExists::Fail);
+        assert!(matches!(refused, Err(Error::Refused { refusal: Refusal::Exists, .. })));
+        assert_eq!(content, b"first");
+        assert!(matches!(commit(b"third", IfExists::Replace), (Ok(()), content) if content == b"third"));
+    }
+
+    /// As on file systems without hard links.
+    #[test]
+    fn a_file_that_cannot_be_given_a_name_is_copied_to_one_that_has_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("target");
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"content").unwrap();
+        file.set_permissions(fs::Permissions::from_mode(0o640)).unwrap();
+        let mut temp = TempOutput { part: None, target: target.clone(), existing: IfExists::Fail };
+        let copy = temp.copy_to_part(&file).unwrap();
+        copy_metadata(&file, &copy);
+        temp.rename_part().unwrap();
+        assert_eq!(names(folder.path()), ["target"]);
+        assert_eq!(fs::read(&target).unwrap(), b"content");
+        assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o640);
+    }
 
     #[test]
     fn a_temporary_name_that_is_taken_is_tried_again_a_few_times() {

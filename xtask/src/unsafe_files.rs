@@ -6,7 +6,7 @@ const PRODUCT: [(&str, &str); 15] = [
     ("crates/trueno-zram-core/src/lz4/encode/compare_x86.rs", "vector compares"),
     ("crates/trueno-zram-core/src/lz4/decode/", "the unchecked inner loop of the LZ4 decoder"),
     ("crates/trueno-zram-core/src/gpu/", "calls of the CUDA driver, page-locked memory and launches"),
-    ("crates/trueno-zram-io/src/files/standard_streams.rs", "standard output as a file"),
+    ("crates/trueno-zram-io/src/files/standard_streams.rs", "a function that runs before `main`"),
     ("crates/trueno-zram-io/src/input/", "leases, borrowed mappings, memory of other processes"),
     ("crates/trueno-zram-io/src/mapping/", "mappings and SIGBUS"),
     ("crates/trueno-zram-io/src/output/write_errors.rs", "the errors of close"),

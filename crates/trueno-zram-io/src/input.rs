@@ -88,7 +88,7 @@ impl Input {
     /// # Errors
     /// [`Error::Io`]; [`Error::Refused`] for a directory; [`Error::Closed`].
     pub fn open(path: &Path) -> Result<Self> {
-        Self::open_with(path, |path| File::open(path))
+        Self::open_with(path, OFlags::empty())
     }
 
     /// Opens a file like [`open`](Self::open), but refuses a named pipe instead of waiting for its other end. Pipes that the
@@ -107,8 +107,7 @@ impl Input {
     /// # Errors
     /// Like [`open`](Self::open), and [`Error::Refused`] for a named pipe.
     pub fn open_nonblocking(path: &Path) -> Result<Self> {
-        let flag = OFlags::NONBLOCK.bits().cast_signed();
-        let input = Self::open_with(path, |path| File::options().read(true).custom_flags(flag).open(path))?;
+        let input = Self::open_with(path, OFlags::NONBLOCK)?;
         if path.as_os_str() == "-" {
             return Ok(input);
         }
@@ -121,14 +120,17 @@ impl Input {
         Ok(input)
     }
 
-    fn open_with(path: &Path, open_file: impl Fn(&Path) -> io::Result<File>) -> Result<Self> {
+    fn open_with(path: &Path, flags: OFlags) -> Result<Self> {
         let is_stdin = path.as_os_str() == "-";
         let name = if is_stdin { STANDARD_INPUT.to_owned() } else { path.display().to_string() };
         if is_stdin && standard_streams::was_closed_at_start(io::stdin()) {
             return Err(Error::Closed { name: STANDARD_INPUT });
         }
-        let stdin = || io::stdin().as_fd().try_clone_to_owned().map(File::from);
-        let file = if is_stdin { stdin() } else { open_file(path) }.map_err(Operation::Open.failed(&name))?;
+        let file = match is_stdin {
+            true => io::stdin().as_fd().try_clone_to_owned().map(File::from),
+            false => File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path),
+        };
+        let file = file.map_err(Operation::Open.failed(&name))?;
         let metadata = file.metadata().map_err(Operation::Open.failed(&name))?;
         if metadata.is_dir() {
             return Err(Error::refused(name, Refusal::Directory));

@@ -322,8 +322,9 @@ mod tests {
                 unsafe { unguarded.write_volatile(1) };
             } else {
                 // By `kill`, whose signals have the code 0. Any thread may take them.
+                let pid = std::process::id().cast_signed();
                 // SAFETY: sends a signal to this process.
-                let send = || unsafe { libc::kill(libc::getpid(), libc::SIGBUS) };
+                let send = || unsafe { libc::kill(pid, libc::SIGBUS) };
                 send();
                 // The handler of Rust's runtime, which was there before, takes the first one and removes itself.
                 let deadline = Instant::now() + Duration::from_secs(60);

@@ -36,33 +36,31 @@ impl<'a> ContentWriter<'a> {
             return Ok(());
         }
         let mut at = start;
-        let write = || {
+        self.writing(|| {
             for span in spans {
-                match (&self.mode, span) {
-                    (WriteMode::Positional { file, sparse: true }, ContentSpan::Data(bytes)) => {
-                        for (skipped, data) in data_runs(bytes) {
-                            file.write_at(at + skipped as u64, data)?;
-                        }
-                    }
-                    (WriteMode::Positional { file, sparse: false }, ContentSpan::Data(bytes)) => {
-                        file.write_at(at, bytes)?;
-                    }
-                    (WriteMode::Positional { file, sparse: false }, ContentSpan::Zeros(len_bytes)) => {
-                        let mut at = at;
-                        for piece in zeros(len_bytes) {
-                            file.write_at(at, piece)?;
-                            at += piece.len() as u64;
-                        }
-                    }
-                    _ => {}
-                }
+                self.write_span(at, span)?;
                 at += span.len_bytes();
             }
             Ok(())
-        };
-        self.writing(write)?;
+        })?;
         self.count(at - start);
         Ok(())
+    }
+
+    fn write_span(&self, mut at: u64, span: ContentSpan<'_>) -> io::Result<()> {
+        let WriteMode::Positional { file, sparse } = &self.mode else { return Ok(()) };
+        match span {
+            ContentSpan::Data(bytes) if *sparse => {
+                data_runs(bytes).try_for_each(|(skipped, data)| file.write_at(at + skipped as u64, data))
+            }
+            ContentSpan::Data(bytes) => file.write_at(at, bytes),
+            ContentSpan::Zeros(_) if *sparse => Ok(()),
+            ContentSpan::Zeros(len_bytes) => zeros(len_bytes).try_for_each(|piece| {
+                file.write_at(at, piece)?;
+                at += piece.len() as u64;
+                Ok(())
+            }),
+        }
     }
 
     /// Prepares a range for pages that are not zero. None: they are not written.

@@ -111,14 +111,14 @@ impl PageSource for Numbers {
         None
     }
 
-    fn claim(&mut self, room: &mut [Page]) -> Result<Claim> {
+    fn claim(&mut self, buffer: &mut [Page]) -> Result<Claim> {
         if self.next == self.fails_at {
             return Err(Error::io("numbers", Operation::Read, io::Error::from_raw_os_error(BROKEN)));
         }
         if self.next == 200 {
             return Ok(Claim::End);
         }
-        room[0].fill(self.next);
+        buffer[0].fill(self.next);
         self.next += 1;
         Ok(Claim::Filled(PAGE_SIZE))
     }

@@ -306,7 +306,7 @@ fn a_lane_of_ranges_that_panics_does_not_hold_up_the_others() {
 
 /// A lane that waited for work of the pool would run another lane meanwhile, which waits for the first.
 #[test]
-fn more_lanes_than_rooms_never_wait_for_each_other() {
+fn more_lanes_than_units_never_wait_for_each_other() {
     let content = content();
     let bytes = Arc::new(archive(&content, false));
     let pool = pool(MAX_UNITS + 8);

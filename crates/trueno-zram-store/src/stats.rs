@@ -151,29 +151,6 @@ impl Counter {
 }
 
 impl ThreadCounters {
-    fn fields(&self) -> [&Counter; 14] {
-        [
-            &self.pages_held,
-            &self.compressed_bytes,
-            &self.same_pages,
-            &self.huge_pages,
-            &self.huge_pages_since,
-            &self.pages_compacted,
-            &self.pages_read,
-            &self.pages_written,
-            &self.pages_recompressed,
-            &self.recompressed_bytes_saved,
-            &self.failed_reads,
-            &self.failed_writes,
-            &self.invalid_io,
-            &self.notify_free,
-        ]
-    }
-
-    pub(crate) fn add_all(&self, other: &Self) {
-        self.fields().iter().zip(other.fields()).for_each(|(to, from)| to.add(from.get()));
-    }
-
     /// Counts a page that the table now has in this form.
     pub(crate) fn count_added(&self, form: PageForm) {
         self.count(form, 1);
@@ -196,32 +173,6 @@ impl ThreadCounters {
         }
         self.pages_held.add(pages);
     }
-
-    /// Returns statistics with the fields that come from counters. The store adds the rest.
-    fn stats(&self) -> StoreStats {
-        StoreStats {
-            mm: MmStat {
-                orig_data_size: self.pages_held.get().wrapping_mul(PAGE_SIZE as u64),
-                compr_data_size: self.compressed_bytes.get(),
-                same_pages: self.same_pages.get(),
-                pages_compacted: self.pages_compacted.get(),
-                huge_pages: self.huge_pages.get(),
-                huge_pages_since: self.huge_pages_since.get(),
-                ..MmStat::default()
-            },
-            io: IoStat {
-                failed_reads: self.failed_reads.get(),
-                failed_writes: self.failed_writes.get(),
-                invalid_io: self.invalid_io.get(),
-                notify_free: self.notify_free.get(),
-            },
-            pages_read: self.pages_read.get(),
-            pages_written: self.pages_written.get(),
-            pages_recompressed: self.pages_recompressed.get(),
-            recompressed_bytes_saved: self.recompressed_bytes_saved.get(),
-            ..StoreStats::default()
-        }
-    }
 }
 
 /// The counters of all threads.
@@ -231,28 +182,46 @@ pub(crate) struct AllCounters {
 }
 
 impl AllCounters {
-    /// Registers counters for a new thread. Those of threads that have ended are summed up here.
+    /// Returns counters for a new thread: those of a thread that has ended, which go on from where they are, or new ones.
     pub(crate) fn register(&self) -> Arc<ThreadCounters> {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended = ThreadCounters::default();
-        threads.retain_mut(|counters| {
-            let in_use = Arc::get_mut(counters).is_none();
-            if !in_use {
-                ended.add_all(counters);
-            }
-            in_use
+        // Not the number of references: `get_mut` also makes the last counts of the ended thread visible.
+        let unused = threads.iter_mut().position(|counters| Arc::get_mut(counters).is_some());
+        let index = unused.unwrap_or_else(|| {
+            threads.push(Arc::default());
+            threads.len() - 1
         });
-        threads.push(Arc::new(ended));
-        let new = Arc::new(ThreadCounters::default());
-        threads.push(Arc::clone(&new));
-        new
+        Arc::clone(&threads[index])
     }
 
+    /// Returns statistics with the fields that come from counters. The store adds the rest.
     pub(crate) fn sum(&self) -> StoreStats {
-        let sum = ThreadCounters::default();
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        threads.iter().for_each(|counters| sum.add_all(counters));
-        sum.stats()
+        let sum = |counter: fn(&ThreadCounters) -> &Counter| {
+            threads.iter().fold(0u64, |sum, counters| sum.wrapping_add(counter(counters).get()))
+        };
+        StoreStats {
+            mm: MmStat {
+                orig_data_size: sum(|counters| &counters.pages_held).wrapping_mul(PAGE_SIZE as u64),
+                compr_data_size: sum(|counters| &counters.compressed_bytes),
+                same_pages: sum(|counters| &counters.same_pages),
+                pages_compacted: sum(|counters| &counters.pages_compacted),
+                huge_pages: sum(|counters| &counters.huge_pages),
+                huge_pages_since: sum(|counters| &counters.huge_pages_since),
+                ..MmStat::default()
+            },
+            io: IoStat {
+                failed_reads: sum(|counters| &counters.failed_reads),
+                failed_writes: sum(|counters| &counters.failed_writes),
+                invalid_io: sum(|counters| &counters.invalid_io),
+                notify_free: sum(|counters| &counters.notify_free),
+            },
+            pages_read: sum(|counters| &counters.pages_read),
+            pages_written: sum(|counters| &counters.pages_written),
+            pages_recompressed: sum(|counters| &counters.pages_recompressed),
+            recompressed_bytes_saved: sum(|counters| &counters.recompressed_bytes_saved),
+            ..StoreStats::default()
+        }
     }
 }
 
@@ -278,7 +247,6 @@ mod tests {
             drop((first, second));
             assert_eq!(all.sum().mm.orig_data_size, (round + 1) * 4096);
         }
-        drop(all.register());
-        assert!(all.threads.lock().unwrap().len() <= 3);
+        assert_eq!(all.threads.lock().unwrap().len(), 2, "counters of ended threads are used again");
     }
 }

@@ -46,14 +46,16 @@ impl Store {
     pub fn compact(&self) -> Result<Compaction> {
         let _lock = self.lock_maintenance();
         let counters = self.counters.register();
-        let held_before = self.slots.budget().held();
+        let (moved_before, held_before) = (counters.pages_compacted.get(), self.slots.budget().held());
         let failed = "memory could not be returned";
         for class in SizeClass::all() {
             while ClassPass::lock(self, class, &counters).step().map_err(Error::system(failed))? {}
         }
         self.slots.return_free_slabs().map_err(Error::system(failed))?;
-        let pages_moved = counters.pages_compacted.get();
-        Ok(Compaction { pages_moved, bytes_returned: held_before.saturating_sub(self.slots.budget().held()) })
+        Ok(Compaction {
+            pages_moved: counters.pages_compacted.get() - moved_before,
+            bytes_returned: held_before.saturating_sub(self.slots.budget().held()),
+        })
     }
 }
 

@@ -3,7 +3,8 @@
 mod compact;
 mod recompress;
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -86,28 +87,9 @@ impl MaintenanceOptions {
 /// ```
 #[derive(Debug)]
 pub struct Maintenance {
-    stop: Arc<StopSignal>,
+    /// The thread ends when it is dropped. Nothing is ever sent.
+    running: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Debug, Default)]
-struct StopSignal {
-    stopped: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl StopSignal {
-    /// Waits for `time`. Returns `true` as soon as the thread is to stop.
-    fn wait(&self, time: Duration) -> bool {
-        let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.changed.wait_timeout_while(stopped, time, |stopped| !*stopped);
-        *waited.unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    fn stop(&self) {
-        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.changed.notify_all();
-    }
 }
 
 impl Maintenance {
@@ -116,19 +98,19 @@ impl Maintenance {
     /// # Errors
     /// [`Error::System`] if the thread cannot be started.
     pub fn start(store: &Arc<Store>, options: MaintenanceOptions, codec: Option<Box<dyn BatchCodec>>) -> Result<Self> {
-        let stop = Arc::new(StopSignal::default());
-        let thread = std::thread::Builder::new().name("store".to_owned()).spawn({
-            let (store, stop) = (Arc::clone(store), Arc::clone(&stop));
-            move || run(&store, &options, codec, &stop)
-        });
-        let thread = thread.map_err(Error::system("the background thread could not be started"))?;
-        Ok(Self { stop, thread: Some(thread) })
+        let (running, stopped) = channel();
+        let store = Arc::clone(store);
+        let thread = std::thread::Builder::new()
+            .name("store".to_owned())
+            .spawn(move || run(&store, &options, codec, &stopped))
+            .map_err(Error::system("the background thread could not be started"))?;
+        Ok(Self { running: Some(running), thread: Some(thread) })
     }
 }
 
 impl Drop for Maintenance {
     fn drop(&mut self) {
-        self.stop.stop();
+        drop(self.running.take());
         if let Some(thread) = self.thread.take() {
             // A panic was reported when it happened.
             let _ = thread.join();
@@ -136,9 +118,11 @@ impl Drop for Maintenance {
     }
 }
 
-fn run(store: &Store, options: &MaintenanceOptions, mut codec: Option<Box<dyn BatchCodec>>, stop: &StopSignal) {
+fn run(store: &Store, options: &MaintenanceOptions, mut codec: Option<Box<dyn BatchCodec>>, stopped: &Receiver<()>) {
+    // Returns `true` as soon as the thread is to end.
+    let mut pause = |time| stopped.recv_timeout(time) == Err(RecvTimeoutError::Disconnected);
     let mut last_tick = Instant::now();
-    while !stop.wait(options.interval) {
+    while !pause(options.interval) {
         // An error here occurs again in the next round, or in the request that it concerns.
         if is_wasteful(&store.stats().mm, options.max_waste_percent) {
             let _ = store.compact();
@@ -147,7 +131,7 @@ fn run(store: &Store, options: &MaintenanceOptions, mut codec: Option<Box<dyn Ba
             last_tick = Instant::now();
             store.tick();
             if let Some(codec) = &mut codec {
-                let _ = store.recompress_until(&mut **codec, &options.recompress, &mut |time| stop.wait(time));
+                let _ = store.recompress_until(&mut **codec, &options.recompress, &mut pause);
             }
         }
     }

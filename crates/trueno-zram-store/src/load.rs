@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use trueno_zram_archive::{ContentBatch, ContentSpan, FrameReader};
 use trueno_zram_core::{BatchCodec, PAGE_SIZE};
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::handle::{StoreHandle, ZeroPages};
 use crate::store::Store;
 
@@ -21,14 +21,12 @@ impl Store {
     /// [`save`](Self::save) has an example.
     ///
     /// # Errors
-    /// [`Error::Archive`] if the file is damaged; [`Error::OutOfRange`] if the content is longer than the store;
-    /// [`Error::NoSpace`]. The content before the error is in the store.
+    /// [`Error::Archive`](crate::Error::Archive) if the file is damaged; [`Error::OutOfRange`](crate::Error::OutOfRange) if the
+    /// content is longer than the store; [`Error::NoSpace`](crate::Error::NoSpace). The content before the error is in the store.
     pub fn load<R: Read + Send>(self: &Arc<Self>, input: R, codec: &mut dyn BatchCodec) -> Result<u64> {
         let pool = Arc::clone(codec.pool());
-        let mut handles = Vec::new();
-        for _ in 0..pool.current_num_threads() {
-            handles.push(StoreHandle::new(self)?);
-        }
+        let handles = (0..pool.current_num_threads()).map(|_| StoreHandle::new(self));
+        let mut handles = handles.collect::<Result<Vec<_>>>()?;
         let mut reader = FrameReader::with_codec(input, codec);
         let mut batch = ContentBatch::new();
         let mut at = 0;
@@ -36,7 +34,7 @@ impl Store {
             for span in batch.spans() {
                 let len_bytes = match span {
                     ContentSpan::Zeros(len_bytes) => {
-                        first(&mut handles)?.write_zeroes(at, len_bytes, ZeroPages::Discard)?;
+                        handles[0].write_zeroes(at, len_bytes, ZeroPages::Discard)?;
                         len_bytes
                     }
                     ContentSpan::Data(bytes) => {
@@ -51,14 +49,10 @@ impl Store {
     }
 }
 
-fn first(handles: &mut [StoreHandle]) -> Result<&mut StoreHandle> {
-    handles.first_mut().ok_or_else(|| Error::Options("the pool has no threads".to_owned()))
-}
-
 /// Writes bytes with all handles in parallel. Parts have whole pages, which are aligned in the store except after frames that other
 /// tools wrote.
 fn write_parts(handles: &mut [StoreHandle], at: u64, bytes: &[u8]) -> Result<()> {
-    let share = bytes.len().div_ceil(handles.len().max(1)).next_multiple_of(PART_BYTES);
+    let share = bytes.len().div_ceil(handles.len()).next_multiple_of(PART_BYTES);
     handles
         .par_iter_mut()
         .zip(bytes.par_chunks(share))

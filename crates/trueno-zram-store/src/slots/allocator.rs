@@ -306,7 +306,8 @@ impl SlotAllocator {
         debug_assert!(was_used, "{at:?} of {class:?} was freed twice");
         let empty = slab.used() == 0;
         match slab.state() {
-            SlabState::Full if !empty => self.link_partial(lists, at.slab),
+            // It is not empty: slabs of every class have many slots.
+            SlabState::Full => self.link_partial(lists, at.slab),
             SlabState::Partial if empty => {
                 self.unlink_partial(lists, at.slab);
                 self.free_slab(at.slab);
@@ -315,7 +316,6 @@ impl SlotAllocator {
                 lists.growing = None;
                 self.free_slab(at.slab);
             }
-            SlabState::Full => self.free_slab(at.slab),
             SlabState::Partial | SlabState::Growing | SlabState::Free => {}
         }
     }

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::slots::spare_slots::Stripe;
 use crate::store::Store;
 use crate::table::entry::{PageForm, TableEntry, fill_word};
+use crate::table::lock::EntryGuard;
 
 /// Consecutive pages of a snapshot.
 #[derive(Debug)]
@@ -71,7 +72,7 @@ impl Store {
     }
 }
 
-impl Snapshot<'_> {
+impl<'a> Snapshot<'a> {
     /// Reads the next pages: a run of holes, or up to `max_pages` pages. Returns `None` at the end.
     ///
     /// # Errors
@@ -86,8 +87,7 @@ impl Snapshot<'_> {
                 break;
             }
             if is_hole {
-                self.store.retained.advance_past(self.next);
-                self.next += 1;
+                self.pass_hole();
             } else if self.next > holes_from && index.is_empty() {
                 break;
             } else {
@@ -117,10 +117,7 @@ impl Snapshot<'_> {
     fn read_page(&mut self, arena: &mut Vec<u8>, index: &mut Vec<IndexEntry>) -> Result<()> {
         let page = self.next;
         let corrupt = |defect| Error::CorruptEntry { page, defect };
-        let guard = self.store.table.lock(page);
-        self.store.retained.advance_past(page);
-        self.next += 1;
-        let old = self.store.retained.take(page);
+        let (guard, old) = self.pass_page();
         let form = old.unwrap_or(guard.entry()).form().map_err(corrupt)?;
         let offset = arena.len() as u64;
         let kind = match form {
@@ -146,6 +143,21 @@ impl Snapshot<'_> {
         Ok(())
     }
 
+    /// Moves past the next page, which was a hole.
+    fn pass_hole(&mut self) {
+        self.store.retained.advance_past(self.next);
+        self.next += 1;
+    }
+
+    /// Moves past the next page. Returns its guard, and the old version that was kept, whose slot the caller frees.
+    fn pass_page(&mut self) -> (EntryGuard<'a>, Option<TableEntry>) {
+        let guard = self.store.table.lock(self.next);
+        self.store.retained.advance_past(self.next);
+        let old = self.store.retained.take(self.next);
+        self.next += 1;
+        (guard, old)
+    }
+
     /// Returns the number of pages read so far.
     #[must_use]
     pub fn position(&self) -> u64 {
@@ -158,17 +170,14 @@ impl Drop for Snapshot<'_> {
     fn drop(&mut self) {
         while self.next < self.store.page_count() {
             if self.is_hole() {
-                self.store.retained.advance_past(self.next);
-            } else {
-                let guard = self.store.table.lock(self.next);
-                self.store.retained.advance_past(self.next);
-                let old = self.store.retained.take(self.next);
-                drop(guard);
-                if let Some(stored) = old.and_then(|old| old.form().ok()).and_then(PageForm::stored) {
-                    self.store.slots.free(Stripe::BACKGROUND, stored);
-                }
+                self.pass_hole();
+                continue;
             }
-            self.next += 1;
+            let (guard, old) = self.pass_page();
+            drop(guard);
+            if let Some(stored) = old.and_then(|old| old.form().ok()).and_then(PageForm::stored) {
+                self.store.slots.free(Stripe::BACKGROUND, stored);
+            }
         }
         self.store.retained.end();
     }

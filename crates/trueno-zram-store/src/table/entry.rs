@@ -45,11 +45,20 @@ pub(crate) struct StoredPage {
 /// The defect of an entry, for [`Error::CorruptEntry`](crate::Error::CorruptEntry).
 pub(crate) type Defect = &'static str;
 
-const LOCKED: u64 = 1;
+/// A bit of an entry that says something about the page beside its form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Mark {
+    /// A thread uses the slot, or changes the entry.
+    Locked = 1,
+    /// Recompression was tried. A new entry does not have this mark.
+    Tried = 1 << 4,
+    /// Recompression works on the page. A new entry does not have this mark, so a page without it was rewritten.
+    Pending = 1 << 5,
+}
+
 const FORM_SHIFT: u32 = 1;
 const FORM_MASK: u64 = 0b111;
-const TRIED: u64 = 1 << 4;
-const PENDING: u64 = 1 << 5;
 const AGE_SHIFT: u32 = 6;
 const AGE_MASK: u64 = 0xff;
 const LEN_SHIFT: u32 = 14;
@@ -61,10 +70,8 @@ const UNUSED: u64 = 0b11 << 62;
 
 const FORM_EMPTY: u64 = 0;
 const FORM_FILL: u64 = 1;
-const FORM_SAME_FILLED: u64 = 2;
-const FORM_LZ4: u64 = 3;
-const FORM_ZSTD: u64 = 4;
-const FORM_RAW: u64 = 5;
+/// The form of a page in a slot, plus the number of its [`PageKind`].
+const FORM_STORED: u64 = 2;
 
 /// Units that an entry can address.
 pub(crate) const MAX_UNITS: u64 = 1 << PLACE_BITS;
@@ -79,12 +86,7 @@ impl TableEntry {
             PageForm::Fill(word) => Self(FORM_FILL << FORM_SHIFT | u64::from(u32::from_le_bytes(word)) << PLACE_SHIFT),
             PageForm::Stored(StoredPage { kind, len_bytes, place }) => {
                 debug_assert!(kind.held_len_bytes().contains(&usize::from(len_bytes)) && place < MAX_UNITS);
-                let form = match kind {
-                    PageKind::SameFilled => FORM_SAME_FILLED,
-                    PageKind::Lz4 => FORM_LZ4,
-                    PageKind::Zstd => FORM_ZSTD,
-                    PageKind::Raw => FORM_RAW,
-                };
+                let form = FORM_STORED + u64::from(kind as u8);
                 let len = u64::from(len_bytes - 1);
                 Self(form << FORM_SHIFT | len << LEN_SHIFT | (place & PLACE_MASK) << PLACE_SHIFT)
             }
@@ -111,64 +113,37 @@ impl TableEntry {
                 let word = u32::try_from(field).map_err(|_| "the fill has more than 32 bits")?;
                 return Ok(PageForm::Fill(word.to_le_bytes()));
             }
-            FORM_SAME_FILLED => PageKind::SameFilled,
-            FORM_LZ4 => PageKind::Lz4,
-            FORM_ZSTD => PageKind::Zstd,
-            FORM_RAW => PageKind::Raw,
-            _ => return Err("the form is unknown"),
+            form => {
+                let kind = u8::try_from(form - FORM_STORED).ok().and_then(|kind| PageKind::try_from(kind).ok());
+                kind.ok_or("the form is unknown")?
+            }
         };
-        let len_bytes = usize::try_from(self.0 >> LEN_SHIFT & LEN_MASK).map_or(0, |len| len + 1);
-        if !kind.held_len_bytes().contains(&len_bytes) {
+        let len_bytes = u16::try_from((self.0 >> LEN_SHIFT & LEN_MASK) + 1).expect("the field has 12 bits");
+        if !kind.held_len_bytes().contains(&len_bytes.into()) {
             return Err("the length does not fit the form");
         }
-        Ok(PageForm::Stored(StoredPage {
-            kind,
-            len_bytes: u16::try_from(len_bytes).map_err(|_| "the length does not fit the form")?,
-            place: field,
-        }))
+        Ok(PageForm::Stored(StoredPage { kind, len_bytes, place: field }))
     }
 
-    pub(crate) fn is_locked(self) -> bool {
-        self.0 & LOCKED != 0
+    pub(crate) fn has(self, mark: Mark) -> bool {
+        self.0 & mark as u64 != 0
     }
 
-    pub(crate) fn locked(self) -> Self {
-        Self(self.0 | LOCKED)
+    pub(crate) fn with(self, mark: Mark) -> Self {
+        Self(self.0 | mark as u64)
     }
 
-    pub(crate) fn unlocked(self) -> Self {
-        Self(self.0 & !LOCKED)
+    pub(crate) fn without(self, mark: Mark) -> Self {
+        Self(self.0 & !(mark as u64))
     }
 
-    /// Ticks since the page was last read or written, at most 255.
+    /// Returns the ticks since the page was last read or written, at most 255.
     pub(crate) fn age(self) -> u8 {
         u8::try_from(self.0 >> AGE_SHIFT & AGE_MASK).expect("the field has 8 bits")
     }
 
     pub(crate) fn with_age(self, age: u8) -> Self {
         Self(self.0 & !(AGE_MASK << AGE_SHIFT) | u64::from(age) << AGE_SHIFT)
-    }
-
-    /// Returns `true` if recompression was tried. Writing the page clears the mark.
-    pub(crate) fn is_tried(self) -> bool {
-        self.0 & TRIED != 0
-    }
-
-    pub(crate) fn tried(self) -> Self {
-        Self(self.0 & !PENDING | TRIED)
-    }
-
-    /// Returns `true` while recompression works on the page. A new entry never has this mark, so a page without it was rewritten.
-    pub(crate) fn is_pending(self) -> bool {
-        self.0 & PENDING != 0
-    }
-
-    pub(crate) fn pending(self) -> Self {
-        Self(self.0 | PENDING)
-    }
-
-    pub(crate) fn not_pending(self) -> Self {
-        Self(self.0 & !PENDING)
     }
 
     /// Returns the entry of the same page in another slot of its class.
@@ -239,12 +214,11 @@ mod tests {
         fn forms_and_marks_do_not_disturb_each_other(form in forms(), age: u8, place in 0..MAX_UNITS) {
             let entry = TableEntry::new(form);
             prop_assert_eq!(entry.form(), Ok(form));
-            let marked = entry.with_age(age).pending().locked();
+            let marked = entry.with_age(age).with(Mark::Pending).with(Mark::Locked);
             prop_assert_eq!(marked.form(), Ok(form));
             prop_assert_eq!(marked.age(), age);
-            prop_assert!(marked.is_locked() && marked.is_pending() && !marked.is_tried());
-            prop_assert_eq!(marked.unlocked().not_pending().with_age(0), entry);
-            prop_assert!(marked.tried().is_tried() && !marked.tried().is_pending());
+            prop_assert!(marked.has(Mark::Locked) && marked.has(Mark::Pending) && !marked.has(Mark::Tried));
+            prop_assert_eq!(marked.without(Mark::Locked).without(Mark::Pending).with_age(0), entry);
             if let PageForm::Stored(stored) = form {
                 prop_assert_eq!(marked.moved_to(place).form(), Ok(PageForm::Stored(StoredPage { place, ..stored })));
                 prop_assert_eq!(marked.moved_to(place).age(), age);

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::table::entry::TableEntry;
+use crate::table::entry::{Mark, TableEntry};
 
-/// A word that holds an [`TableEntry`]. A trait so that loom can check the lock with its own atomics.
+/// A word that holds a [`TableEntry`]. A trait so that loom can check the lock with its own atomics.
 pub(crate) trait LockWord {
     /// Loads the word with acquire ordering.
     fn load(&self) -> u64;
@@ -62,7 +62,7 @@ impl<'a, W: LockWord> EntryGuard<'a, W> {
     /// Takes the lock if it is free. May fail spuriously.
     pub(crate) fn try_lock(word: &'a W) -> Option<Self> {
         let entry = TableEntry::from_bits(word.load());
-        let free = !entry.is_locked() && word.replace(entry.bits(), entry.locked().bits());
+        let free = !entry.has(Mark::Locked) && word.replace(entry.bits(), entry.with(Mark::Locked).bits());
         // Not `then_some`: a guard that is created and dropped would unlock the entry of another thread.
         free.then(|| Self { word, entry })
     }
@@ -74,7 +74,7 @@ impl<'a, W: LockWord> EntryGuard<'a, W> {
 
     /// Replaces the entry and unlocks it. Everything written to its slot before is visible with it.
     pub(crate) fn publish(mut self, entry: TableEntry) {
-        self.entry = entry.unlocked();
+        self.entry = entry.without(Mark::Locked);
     }
 }
 

@@ -15,7 +15,7 @@ use trueno_zram_core::{Algorithm, PAGE_SIZE};
 use crate::error::{Error, Result};
 use crate::mapping::{MemfdMapping, WORD_BYTES};
 use crate::slots::allocator::Residency;
-use crate::table::entry::{PageForm, StoredPage, TableEntry};
+use crate::table::entry::{Mark, PageForm, StoredPage, TableEntry};
 use crate::table::lock::{EntryGuard, LockWord};
 
 /// "TZRSTORE", read as a little-endian word.
@@ -77,7 +77,7 @@ impl PageTable {
         table.lock_memory()?;
         for word in table.entries() {
             let entry = TableEntry::from_bits(word.load(Relaxed));
-            let clean = entry.unlocked().not_pending();
+            let clean = entry.without(Mark::Locked).without(Mark::Pending);
             // An entry that needs no change is not written: an empty table stays without memory.
             if clean != entry {
                 word.publish(clean.bits());
@@ -106,7 +106,7 @@ impl PageTable {
     }
 
     /// Returns the word of an entry. `page` must exist.
-    pub(crate) fn word(&self, page: u64) -> &AtomicU64 {
+    fn word(&self, page: u64) -> &AtomicU64 {
         &self.entries()[usize::try_from(page).expect("a page of the table fits the address space")]
     }
 

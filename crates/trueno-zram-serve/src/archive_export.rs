@@ -88,10 +88,6 @@ impl ExportIo for ArchiveExport {
         Err(ExportError::ReadOnly)
     }
 
-    fn flush(&mut self) -> Result<(), ExportError> {
-        Ok(())
-    }
-
     fn extent(&mut self, offset: u64, len_bytes: u64) -> Extent {
         Extent::first(offset, len_bytes, |page| match self.pages.is_zero(page) {
             Ok(true) => PageState::Hole,

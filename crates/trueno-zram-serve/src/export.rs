@@ -48,11 +48,13 @@ pub trait ExportIo: Send {
     /// [`ExportError`].
     fn write_zeroes(&mut self, offset: u64, len_bytes: u64, pages: ZeroPages) -> Result<(), ExportError>;
 
-    /// Makes finished writes durable for the life of the device.
+    /// Makes finished writes durable for the life of the device. Does nothing by default: memory needs no flush.
     ///
     /// # Errors
     /// [`ExportError`].
-    fn flush(&mut self) -> Result<(), ExportError>;
+    fn flush(&mut self) -> Result<(), ExportError> {
+        Ok(())
+    }
 
     /// Returns the first bytes of a range that have the same state: at least one, at most `len_bytes`.
     fn extent(&mut self, offset: u64, len_bytes: u64) -> Extent;
@@ -160,11 +162,6 @@ impl ExportIo for StoreHandle {
 
     fn write_zeroes(&mut self, offset: u64, len_bytes: u64, pages: ZeroPages) -> Result<(), ExportError> {
         Ok(Self::write_zeroes(self, offset, len_bytes, pages)?)
-    }
-
-    fn flush(&mut self) -> Result<(), ExportError> {
-        Self::flush(self);
-        Ok(())
     }
 
     fn extent(&mut self, offset: u64, len_bytes: u64) -> Extent {

@@ -1,7 +1,6 @@
 //! A thread's handle to a store: its codec, its buffers, and reading and discarding of pages. Writing is in `write`.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 
 use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec, PageData, PageKind, fill_page};
 
@@ -172,11 +171,6 @@ impl StoreHandle {
         Ok(())
     }
 
-    /// Orders all earlier writes before all later ones. The store is memory: there is nothing else to flush.
-    pub fn flush(&self) {
-        fence(Ordering::SeqCst);
-    }
-
     /// Reads a page.
     ///
     /// ```
@@ -198,28 +192,29 @@ impl StoreHandle {
         self.context.counters.pages_read.add(1);
         let corrupt = |defect| Error::CorruptEntry { page: number, defect };
         // A page without a slot is all in its entry, which is one load. Locked or not, the entry is valid.
-        match self.store.table.load(number).form().map_err(corrupt)? {
-            PageForm::Empty => self.store.read_hole(number, page)?,
-            PageForm::Fill(fill) => fill_page(page, fill_word(fill)),
-            PageForm::Stored(_) => {
-                let guard = self.store.table.lock(number);
-                let entry = guard.entry();
-                match entry.form().map_err(corrupt)? {
-                    PageForm::Empty => self.store.read_hole(number, page)?,
-                    PageForm::Fill(fill) => fill_page(page, fill_word(fill)),
-                    PageForm::Stored(stored) if stored.kind == PageKind::Raw => {
-                        self.store.copy_stored(stored, page);
-                        guard.publish(entry.with_age(0));
-                    }
-                    PageForm::Stored(stored) => {
-                        let bytes = self.store.copy_stored(stored, &mut self.stored_bytes);
-                        guard.publish(entry.with_age(0));
-                        decode(&mut self.codec, stored, bytes, number, page)?;
-                    }
-                }
+        let mut form = self.store.table.load(number).form().map_err(corrupt)?;
+        if form.stored().is_some() {
+            let guard = self.store.table.lock(number);
+            let entry = guard.entry();
+            form = entry.form().map_err(corrupt)?;
+            if let PageForm::Stored(stored) = form {
+                let is_raw = stored.kind == PageKind::Raw;
+                self.store.copy_stored(stored, if is_raw { &mut *page } else { &mut *self.stored_bytes });
+                guard.publish(entry.with_age(0));
             }
         }
-        Ok(())
+        match form {
+            PageForm::Empty => self.store.read_hole(number, page),
+            PageForm::Fill(fill) => {
+                fill_page(page, fill_word(fill));
+                Ok(())
+            }
+            PageForm::Stored(stored) if stored.kind == PageKind::Raw => Ok(()),
+            PageForm::Stored(stored) => {
+                let bytes = &self.stored_bytes[..stored.len_bytes.into()];
+                decode(&mut self.codec, stored, bytes, number, page)
+            }
+        }
     }
 
     fn read_part(&mut self, number: u64, within: usize, part: &mut [u8]) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::protocol::{
-    ALLOCATION, ALLOCATION_ID, MAX_PAYLOAD, OPTION_MAGIC, OptionFields, SERVER_MAGIC, handshake, info, option,
+    ALLOCATION, ALLOCATION_ID, Fields, MAX_PAYLOAD, OPTION_MAGIC, SERVER_MAGIC, handshake, info, option,
     put_option_reply, reply, transmission,
 };
 use super::stream::{BufferedStream, Duplex};
@@ -77,12 +77,11 @@ pub(super) fn negotiate<S: Duplex>(stream: &mut BufferedStream<S>, exports: &Exp
 impl<S: Duplex> Negotiation<'_, S> {
     fn next_option(&mut self) -> io::Result<OptionOutcome> {
         let Some(header) = self.stream.take::<16>()? else { return Ok(OptionOutcome::Disconnect) };
-        let mut fields = OptionFields(&header[8..]);
-        let (Some(option), Some(len)) = (fields.u32(), fields.u32()) else { return Ok(OptionOutcome::Disconnect) };
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
-        if !header.starts_with(&OPTION_MAGIC.to_be_bytes()) {
+        let mut fields = Fields(&header);
+        let (Some(OPTION_MAGIC), Some(option), Some(len)) = (fields.u64(), fields.u32(), fields.u32()) else {
             return Ok(OptionOutcome::Disconnect);
-        }
+        };
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
         if len > MAX_OPTION_LEN {
             // The client gets the reason, but what it sends is not read.
             self.reply(option, reply::ERR_TOO_BIG, b"");
@@ -195,7 +194,7 @@ impl<S: Duplex> Negotiation<'_, S> {
 
 /// The name and the kinds of information that `NBD_OPT_INFO` and `NBD_OPT_GO` ask for.
 fn parse_info(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
-    let mut fields = OptionFields(data);
+    let mut fields = Fields(data);
     let name = fields.length_prefixed()?;
     let count = fields.u16()?;
     let asked: Option<Vec<u16>> = (0..count).map(|_| fields.u16()).collect();
@@ -204,7 +203,7 @@ fn parse_info(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
 
 /// The name and the queries of the options for metadata contexts.
 fn parse_contexts(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
-    let mut fields = OptionFields(data);
+    let mut fields = Fields(data);
     let name = fields.length_prefixed()?;
     let count = fields.u32().filter(|count| *count <= MAX_QUERIES)?;
     let queries: Option<Vec<_>> = (0..count).map(|_| fields.length_prefixed()).collect();

@@ -130,19 +130,11 @@ pub(super) struct NbdRequest {
 impl NbdRequest {
     /// Decodes a request. Returns `None` if it does not start with the magic number.
     pub(super) fn decode(bytes: &[u8; REQUEST_LEN]) -> Option<Self> {
-        let (magic, rest) = bytes.split_first_chunk::<4>()?;
-        let (flags, rest) = rest.split_first_chunk()?;
-        let (command, rest) = rest.split_first_chunk()?;
-        let (cookie, rest) = rest.split_first_chunk()?;
-        let (offset, rest) = rest.split_first_chunk()?;
-        let (len, _) = rest.split_first_chunk()?;
-        (u32::from_be_bytes(*magic) == REQUEST_MAGIC).then(|| Self {
-            flags: u16::from_be_bytes(*flags),
-            command: u16::from_be_bytes(*command),
-            cookie: u64::from_be_bytes(*cookie),
-            offset: u64::from_be_bytes(*offset),
-            len: u32::from_be_bytes(*len),
-        })
+        let mut fields = Fields(bytes);
+        let magic = fields.u32()?;
+        let (flags, command) = (fields.u16()?, fields.u16()?);
+        let (cookie, offset, len) = (fields.u64()?, fields.u64()?, fields.u32()?);
+        (magic == REQUEST_MAGIC).then_some(Self { flags, command, cookie, offset, len })
     }
 }
 
@@ -171,20 +163,26 @@ pub(super) fn put_option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: 
     out.extend_from_slice(data);
 }
 
-/// Reads fields off the front of an option's data.
-pub(super) struct OptionFields<'a>(pub(super) &'a [u8]);
+/// Reads fields off the front of a message.
+pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
-impl<'a> OptionFields<'a> {
-    pub(super) fn u16(&mut self) -> Option<u16> {
+impl<'a> Fields<'a> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (field, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
-        Some(u16::from_be_bytes(*field))
+        Some(*field)
+    }
+
+    pub(super) fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_be_bytes)
     }
 
     pub(super) fn u32(&mut self) -> Option<u32> {
-        let (field, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u32::from_be_bytes(*field))
+        self.array().map(u32::from_be_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_be_bytes)
     }
 
     /// Reads a length, and that many bytes.

@@ -18,13 +18,17 @@ const OUTPUT_BYTES: usize = 256 << 10;
 /// Replies of this length are sent without waiting for more requests: the client has enough to do.
 const SEND_NOW_BYTES: usize = 32 << 10;
 
-/// A stream with non-blocking reads and a time limit for blocking ones.
+/// A stream that may have non-blocking reads, and a time limit for blocking ones.
 pub(super) trait Duplex: Read + Write {
-    /// Reads bytes that have arrived, or returns `None` if there are none.
-    fn try_read(&mut self, bytes: &mut [u8]) -> io::Result<Option<usize>>;
+    /// Reads bytes that have arrived. Returns `None` if there are none, or if the stream cannot tell.
+    fn try_read(&mut self, _bytes: &mut [u8]) -> io::Result<Option<usize>> {
+        Ok(None)
+    }
 
-    /// Makes reads fail that wait longer than this.
-    fn set_read_timeout(&mut self, time: Duration) -> io::Result<()>;
+    /// Makes reads fail that wait longer than this, if the stream has time limits.
+    fn set_read_timeout(&mut self, _time: Duration) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Any stream. It has no non-blocking reads and no time limits.
@@ -47,15 +51,7 @@ impl<S: Write> Write for AnyStream<S> {
     }
 }
 
-impl<S: Read + Write> Duplex for AnyStream<S> {
-    fn try_read(&mut self, _: &mut [u8]) -> io::Result<Option<usize>> {
-        Ok(None)
-    }
-
-    fn set_read_timeout(&mut self, _: Duration) -> io::Result<()> {
-        Ok(())
-    }
-}
+impl<S: Read + Write> Duplex for AnyStream<S> {}
 
 /// A connection with buffers for both directions.
 #[derive(Debug)]
@@ -203,15 +199,7 @@ mod tests {
         }
     }
 
-    impl Duplex for Scripted {
-        fn try_read(&mut self, _: &mut [u8]) -> io::Result<Option<usize>> {
-            Ok(None)
-        }
-
-        fn set_read_timeout(&mut self, _: Duration) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    impl Duplex for Scripted {}
 
     fn client(timeout: ClientTimeout, reads: &[Option<&'static [u8]>]) -> BufferedStream<Scripted> {
         BufferedStream::new(Scripted(reads.iter().copied().collect()), timeout)

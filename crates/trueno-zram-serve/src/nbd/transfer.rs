@@ -1,6 +1,7 @@
 //! The transmission phase: requests and replies.
 
 use std::io;
+use std::ops::ControlFlow;
 
 use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_store::{MAX_UNDIVIDED_WRITE_BYTES, PageState, ZeroPages};
@@ -16,12 +17,6 @@ use crate::export::{ExportError, ExportIo};
 /// Extents of one block status reply. A client asks again for the rest.
 const MAX_EXTENTS: usize = 4096;
 
-/// The next thing to do after a request.
-enum AfterRequest {
-    Continue,
-    Disconnect,
-}
-
 /// Serves requests until the client leaves, or does not keep to the protocol.
 pub(super) fn serve<S: Duplex>(stream: &mut BufferedStream<S>, agreement: &Agreement) -> io::Result<()> {
     let Ok(io) = agreement.export.export.open() else {
@@ -34,7 +29,7 @@ pub(super) fn serve<S: Duplex>(stream: &mut BufferedStream<S>, agreement: &Agree
     let mut transfer = Transmission { stream, io, size_bytes, read_only, structured };
     while let Some(bytes) = transfer.stream.take::<REQUEST_LEN>()? {
         let Some(request) = NbdRequest::decode(&bytes) else { break };
-        if matches!(transfer.answer(request, agreement.allocation_context)?, AfterRequest::Disconnect) {
+        if transfer.answer(request, agreement.allocation_context)?.is_break() {
             break;
         }
         transfer.stream.flush_if_long()?;
@@ -51,31 +46,28 @@ struct Transmission<'a, S> {
 }
 
 impl<S: Duplex> Transmission<'_, S> {
-    fn answer(&mut self, request: NbdRequest, allocation_context: bool) -> io::Result<AfterRequest> {
-        let NbdRequest { cookie, .. } = request;
+    /// Answers a request. Returns `Break` if the connection ends with it.
+    fn answer(&mut self, request: NbdRequest, allocation_context: bool) -> io::Result<ControlFlow<()>> {
         let result = match request.command {
-            command::DISCONNECT => return Ok(AfterRequest::Disconnect),
+            command::DISCONNECT => return Ok(ControlFlow::Break(())),
             command::WRITE => match self.write(request)? {
                 Some(result) => result,
-                None => return Ok(AfterRequest::Disconnect),
+                None => return Ok(ControlFlow::Break(())),
             },
             command::READ => {
                 match self.check(request, flag::FUA | flag::DONT_FRAGMENT).and_then(|()| self.read(request)) {
                     // The reply has been written with its data.
-                    Ok(()) => return Ok(AfterRequest::Continue),
-                    Err(error) => Err(error),
+                    Ok(()) => return Ok(ControlFlow::Continue(())),
+                    error => error,
                 }
             }
             command::BLOCK_STATUS if allocation_context && self.structured && request.len > 0 => {
-                match self.check(request, flag::FUA | flag::REQUEST_ONE) {
-                    Ok(()) => {
-                        self.block_status(request);
-                        return Ok(AfterRequest::Continue);
-                    }
-                    Err(error) => Err(error),
+                match self.check(request, flag::FUA | flag::REQUEST_ONE).map(|()| self.block_status(request)) {
+                    Ok(()) => return Ok(ControlFlow::Continue(())),
+                    error => error,
                 }
             }
-            command::FLUSH => self.check_flags(request, flag::FUA).and_then(|()| self.io.flush().map_err(errno_of)),
+            command::FLUSH => check_flags(request, flag::FUA).and_then(|()| self.io.flush().map_err(errno_of)),
             command::TRIM => self
                 .check_change(request, flag::FUA)
                 .and_then(|()| self.io.discard(request.offset, request.len.into()).map_err(errno_of)),
@@ -87,8 +79,8 @@ impl<S: Duplex> Transmission<'_, S> {
             }
             _ => Err(NbdErrno::Invalid),
         };
-        self.reply(cookie, result);
-        Ok(AfterRequest::Continue)
+        self.reply(request.cookie, result);
+        Ok(ControlFlow::Continue(()))
     }
 
     /// Appends a reply without data.
@@ -173,12 +165,9 @@ impl<S: Duplex> Transmission<'_, S> {
         self.stream.out.extend(extents);
     }
 
-    fn check_flags(&self, request: NbdRequest, allowed: u16) -> Result<(), NbdErrno> {
-        if request.flags & !allowed == 0 { Ok(()) } else { Err(NbdErrno::Invalid) }
-    }
-
+    /// Checks the flags and the range of a request.
     fn check(&self, request: NbdRequest, allowed: u16) -> Result<(), NbdErrno> {
-        self.check_flags(request, allowed)?;
+        check_flags(request, allowed)?;
         let end = request.offset.checked_add(request.len.into());
         if end.is_some_and(|end| end <= self.size_bytes) { Ok(()) } else { Err(NbdErrno::Invalid) }
     }
@@ -188,9 +177,13 @@ impl<S: Duplex> Transmission<'_, S> {
         if self.read_only {
             return Err(NbdErrno::NotPermitted);
         }
-        self.check_flags(request, allowed)?;
+        check_flags(request, allowed)?;
         self.check(request, allowed).map_err(|_| NbdErrno::NoSpace)
     }
+}
+
+fn check_flags(request: NbdRequest, allowed: u16) -> Result<(), NbdErrno> {
+    if request.flags & !allowed == 0 { Ok(()) } else { Err(NbdErrno::Invalid) }
 }
 
 fn errno_of(error: ExportError) -> NbdErrno {

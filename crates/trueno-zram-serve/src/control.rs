@@ -259,14 +259,15 @@ impl ControlService {
         export: &str,
         work: impl FnOnce(&Arc<Store>) -> Result<u64, String>,
     ) -> io::Result<ControlReply> {
-        match client.establish() {
-            Ok(()) => Ok(self.with_store(export, work)),
-            Err(EstablishError::Full) => Ok(ControlReply::Error(format!(
+        let done = match client.establish() {
+            Ok(()) => self.find(export).and_then(work),
+            Err(EstablishError::Full) => Err(format!(
                 "{} saves and loads are under way, which is the most there may be; try again when one has ended",
                 self.limits.max_transfers
-            ))),
-            Err(EstablishError::Displaced) => Err(io::ErrorKind::ConnectionAborted.into()),
-        }
+            )),
+            Err(EstablishError::Displaced) => return Err(io::ErrorKind::ConnectionAborted.into()),
+        };
+        Ok(done.map_or_else(ControlReply::Error, |content_bytes| ControlReply::Done { content_bytes }))
     }
 
     fn stat(&self) -> Vec<ExportStat> {
@@ -279,14 +280,10 @@ impl ControlService {
         self.stores.iter().map(stat).collect()
     }
 
-    /// Finds a store by name. The empty name is the first one.
-    fn with_store(&self, name: &str, work: impl FnOnce(&Arc<Store>) -> Result<u64, String>) -> ControlReply {
+    /// Finds a store by name. The empty name is that of the first one.
+    fn find(&self, name: &str) -> Result<&Arc<Store>, String> {
         let found = self.stores.iter().find(|known| name.is_empty() || known.name == name);
-        match found.map(|found| work(&found.store)) {
-            None => ControlReply::Error(format!("there is no export `{name}`")),
-            Some(Ok(content_bytes)) => ControlReply::Done { content_bytes },
-            Some(Err(message)) => ControlReply::Error(message),
-        }
+        found.map(|found| &found.store).ok_or_else(|| format!("there is no export `{name}`"))
     }
 }
 
@@ -295,7 +292,8 @@ fn save(store: &Arc<Store>, algorithm: &str, stream: &SocketStream) -> Result<u6
     let mut codec = CpuBatchCompressor::new(algorithm).map_err(|error| error.to_string())?;
     send_line(stream, &ControlReply::Ready).map_err(|error| error.to_string())?;
     let mut chunks = ChunkWriter::new(stream);
-    let saved = store.save(&mut chunks, &mut codec).map(|(_, summary)| summary.content_len).map_err(describe);
+    let saved =
+        store.save(&mut chunks, &mut codec).map(|(_, summary)| summary.content_len).map_err(|error| describe(&error));
     chunks.finish().map_err(|error| error.to_string())?;
     saved
 }
@@ -303,7 +301,7 @@ fn save(store: &Arc<Store>, algorithm: &str, stream: &SocketStream) -> Result<u6
 fn load(store: &Arc<Store>, stream: &SocketStream, input: &mut (impl Read + Send)) -> Result<u64, String> {
     send_line(stream, &ControlReply::Ready).map_err(|error| error.to_string())?;
     let mut codec = CpuBatchCompressor::default();
-    store.load(ChunkReader::new(input), &mut codec).map_err(describe)
+    store.load(ChunkReader::new(input), &mut codec).map_err(|error| describe(&error))
 }
 
 /// Reads from a client: its request until a deadline, and the rest within the socket's time limit.
@@ -329,14 +327,9 @@ impl Read for RequestReader<'_> {
 }
 
 /// The message of an error with those of its causes.
-fn describe(error: trueno_zram_store::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
+fn describe(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 fn send_line(mut stream: impl Write, message: &impl Serialize) -> io::Result<()> {

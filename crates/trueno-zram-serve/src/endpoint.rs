@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use trueno_zram_connections::{Disconnect, stop_accepting};
+use trueno_zram_connections::Disconnect;
 use trueno_zram_io::UnixSocket;
 
 /// The address of a server.
@@ -106,11 +106,6 @@ impl SocketListener {
                 Ok(SocketStream::Tcp(stream))
             }
         }
-    }
-
-    /// Makes the present and all later calls of `accept` return an error.
-    pub(crate) fn stop(&self) {
-        stop_accepting(self);
     }
 }
 

@@ -13,8 +13,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
 use trueno_zram_connections::{Received, receive};
+use trueno_zram_io::UnixSocket;
 
-use crate::endpoint::{Endpoint, SocketListener, SocketStream};
 use crate::peer;
 
 /// The longest name of a store.
@@ -60,7 +60,7 @@ const SYSTEMD_NAMES: [&str; 2] = ["trueno-zram-table", "trueno-zram-slabs"];
 /// [`attach`](trueno_zram_store::Store::attach), and ends with that process, even if the keeper has ended.
 #[derive(Debug)]
 pub struct Keeper {
-    listener: SocketListener,
+    socket: UnixSocket,
     stores: HashMap<Vec<u8>, [OwnedFd; 2]>,
     /// Ordered by their last message, the oldest first.
     clients: Vec<KeeperClient>,
@@ -80,8 +80,7 @@ impl Keeper {
     /// # Errors
     /// If the socket cannot be created.
     pub fn bind(path: &Path) -> io::Result<Self> {
-        let listener = SocketListener::bind(&Endpoint::Unix(path.to_owned()))?;
-        Ok(Self { listener, stores: HashMap::new(), clients: Vec::new() })
+        Ok(Self { socket: UnixSocket::bind(path)?, stores: HashMap::new(), clients: Vec::new() })
     }
 
     /// Serves requests forever.
@@ -109,7 +108,7 @@ impl Keeper {
     /// or left.
     fn wait(&self) -> io::Result<Vec<bool>> {
         let streams = self.clients.iter().map(|client| client.stream.as_fd());
-        let fds = std::iter::once(self.listener.as_fd()).chain(streams);
+        let fds = std::iter::once(self.socket.as_fd()).chain(streams);
         let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         match poll(&mut fds, None) {
             Ok(_) => Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect()),
@@ -119,10 +118,8 @@ impl Keeper {
     }
 
     fn accept(&mut self) {
-        let accepted = self.listener.accept();
-        if let Ok(SocketStream::Unix(stream)) = &accepted
-            && peer::check(stream).is_err()
-        {
+        let accepted = self.socket.listener().accept();
+        if accepted.as_ref().is_ok_and(|(stream, _)| peer::check(stream).is_err()) {
             return;
         }
         if (self.clients.len() >= MAX_CLIENTS || accepted.is_err())
@@ -131,9 +128,7 @@ impl Keeper {
             self.clients.remove(silent);
         }
         match accepted {
-            Ok(SocketStream::Unix(stream))
-                if self.clients.len() < MAX_CLIENTS && stream.set_nonblocking(true).is_ok() =>
-            {
+            Ok((stream, _)) if self.clients.len() < MAX_CLIENTS && stream.set_nonblocking(true).is_ok() => {
                 self.clients.push(KeeperClient { stream, claim: None });
             }
             Ok(_) => {}

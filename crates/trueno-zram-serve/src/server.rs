@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use trueno_zram_connections::{Admitted, ConnectionLimits, Connections};
+use trueno_zram_connections::{Admitted, ConnectionLimits, Connections, stop_accepting};
 
 use crate::endpoint::{Endpoint, SocketListener, SocketStream};
 
@@ -80,7 +80,7 @@ impl SocketServer {
 impl Drop for SocketServer {
     fn drop(&mut self) {
         self.acceptor.stopping.store(true, Ordering::Relaxed);
-        self.acceptor.listener.stop();
+        stop_accepting(&self.acceptor.listener);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

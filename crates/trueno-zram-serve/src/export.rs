@@ -5,6 +5,9 @@ use std::sync::Arc;
 use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_store::{PageState, Store, StoreHandle, ZeroPages};
 
+/// Length of a sector: the unit of positions in virtio and in the kernel, independent of the block size.
+pub(crate) const SECTOR_BYTES: u64 = 512;
+
 /// A device that is opened once per thread.
 pub trait Export: Send + Sync + std::fmt::Debug {
     /// Length in bytes.

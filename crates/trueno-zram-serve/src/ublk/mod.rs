@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 use trueno_zram_core::PAGE_SIZE;
 
-use crate::export::Export;
+use crate::export::{Export, SECTOR_BYTES};
 use layout::{DeviceInfo, DeviceParameters, FEATURES, control};
-use queue::{MAX_IO_BYTES, SECTOR_BYTES, UblkQueue};
+use queue::{MAX_IO_BYTES, UblkQueue};
 use queue_threads::{QueueEvents, QueueThreads, RunQueue};
 use ring::ControlRing;
 
@@ -60,14 +60,8 @@ pub struct UblkDevice {
     events: Mutex<Option<QueueEvents>>,
     /// `true` once this process wants the device to end.
     stopping: AtomicBool,
-    removal: Mutex<DeviceRemoval>,
-}
-
-/// The state of the device's removal. Once it is done, another device may have its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DeviceRemoval {
-    Pending,
-    Done,
+    /// `true` once the device is removed. Another device may have its number then.
+    is_removed: Mutex<bool>,
 }
 
 impl std::fmt::Debug for UblkDevice {
@@ -103,7 +97,7 @@ impl UblkDevice {
             threads: Mutex::default(),
             events: Mutex::default(),
             stopping: AtomicBool::new(false),
-            removal: Mutex::new(DeviceRemoval::Pending),
+            is_removed: Mutex::new(false),
         };
         if info.features & FEATURES != FEATURES {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "the ublk driver is older than Linux 6.5"));
@@ -164,14 +158,14 @@ impl UblkDevice {
     /// [`UblkError`] if a queue had failed.
     pub fn stop(&self) -> Result<(), UblkError> {
         self.stopping.store(true, Ordering::Release);
-        let mut removal = lock(&self.removal);
-        if *removal == DeviceRemoval::Done {
+        let mut is_removed = lock(&self.is_removed);
+        if *is_removed {
             return Ok(());
         }
         // Of a device that never started, the driver only ends the fetches.
         let ended = lock(&self.threads).stop(|| _ = self.call(control::STOP, 0, &mut []));
         let _ = self.call(control::DELETE, 0, &mut []);
-        *removal = DeviceRemoval::Done;
+        *is_removed = true;
         ended
     }
 

@@ -9,10 +9,7 @@ use trueno_zram_store::{MAX_UNDIVIDED_WRITE_BYTES, ZeroPages};
 
 use super::layout::{ABORTED, Descriptor, data_offset, io as command, operation};
 use super::ring::{Completed, Descriptors, QueueRing};
-use crate::export::{ExportError, ExportIo};
-
-/// Length of a sector, independent of the block size.
-pub(super) const SECTOR_BYTES: u64 = 512;
+use crate::export::{ExportError, ExportIo, SECTOR_BYTES};
 
 /// The most data of one request. A store writes it as a whole or not at all.
 pub(super) const MAX_IO_BYTES: u32 = 256 << 10;

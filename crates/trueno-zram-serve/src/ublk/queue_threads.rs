@@ -50,14 +50,6 @@ enum QueueEvent {
 /// The work of a queue's thread. It calls its argument once the driver can hand out requests.
 pub(super) type RunQueue = Box<dyn FnOnce(&dyn Fn()) -> io::Result<()> + Send>;
 
-/// The decision on threads that were started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StartDecision {
-    Run,
-    /// A thread could not be started.
-    GiveUp,
-}
-
 /// The time to wait for threads before the driver is asked again to stop their queues.
 const STOP_AGAIN: Duration = Duration::from_millis(100);
 
@@ -101,13 +93,14 @@ impl QueueThreads {
 
     fn start_with(queues: Vec<RunQueue>, builder: impl Fn(u16) -> thread::Builder) -> io::Result<(Self, QueueEvents)> {
         let (sender, events) = channel();
-        let decided = Arc::new(OnceLock::new());
+        // Set once no more threads are started: `true` if there is one for each queue.
+        let all_started = Arc::new(OnceLock::new());
         let mut threads = Vec::with_capacity(queues.len());
         let mut failed = None;
         for (queue, run) in (0..).zip(queues) {
-            let (events, decided) = (sender.clone(), Arc::clone(&decided));
+            let (events, all_started) = (sender.clone(), Arc::clone(&all_started));
             let started = builder(queue).spawn(move || {
-                if *decided.wait() == StartDecision::GiveUp {
+                if !all_started.wait() {
                     return Ok(());
                 }
                 let reporter = EndReporter { events, fetched: Cell::new(false) };
@@ -121,8 +114,7 @@ impl QueueThreads {
                 }
             }
         }
-        let decision = if failed.is_none() { StartDecision::Run } else { StartDecision::GiveUp };
-        decided.set(decision).expect("it is decided once");
+        all_started.set(failed.is_none()).expect("it is set once");
         match failed {
             None => Ok((Self { threads }, QueueEvents(events))),
             Some(error) => {
@@ -345,12 +337,15 @@ mod tests {
 
     #[test]
     fn the_timeout_is_for_all_queues_together() {
-        let driver = Arc::new(Driver::default());
-        // Each of them begins soon after the one before, but the last one too late.
-        let late = |number: u64| driver.queue(move |_| thread::sleep(Duration::from_millis(60 * (number + 1))));
-        let (mut threads, events) = QueueThreads::start((0..5).map(late).collect()).unwrap();
-        let waited = events.wait_until_fetching(5, Duration::from_millis(100));
-        threads.stop(|| driver.stop()).unwrap();
+        let (sender, receiver) = channel();
+        // Each queue begins soon after the one before, but the last one would begin after minutes.
+        let queues = thread::spawn(move || {
+            while sender.send(QueueEvent::Fetching).is_ok() {
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let waited = QueueEvents(receiver).wait_until_fetching(u16::MAX, Duration::from_millis(50));
         assert_eq!(waited.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        queues.join().unwrap();
     }
 }

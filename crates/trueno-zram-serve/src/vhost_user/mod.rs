@@ -24,9 +24,9 @@ use vhost::vhost_user::Listener;
 use vhost_user_backend::VhostUserDaemon;
 use vm_memory::GuestMemoryMmap;
 
-use crate::export::{Export, ExportError};
+use crate::export::{Export, ExportError, SECTOR_BYTES};
 use connection::{GuestConnection, GuestMemory};
-use request::{BUFFER_BYTES, MAX_SEGMENT_SECTORS, MAX_SEGMENTS, QueueIo, SECTOR_BYTES};
+use request::{BUFFER_BYTES, MAX_SEGMENT_SECTORS, MAX_SEGMENTS, QueueIo};
 
 /// Requests per queue that may be in flight.
 const QUEUE_SIZE: usize = 256;
@@ -141,8 +141,8 @@ impl VhostUserSocket {
         }
         std::thread::scope(|threads| {
             // Without this thread, a silent connection stays.
-            let watch = || self.watch(&connection);
-            let _ = std::thread::Builder::new().name("vhost-silence".to_owned()).spawn_scoped(threads, watch);
+            let displace = || self.displace_if_silent(&connection);
+            let _ = std::thread::Builder::new().name("vhost-silence".to_owned()).spawn_scoped(threads, displace);
             let _ = daemon.wait();
             self.connection().take();
             // Before the threads of the queues are waited for.
@@ -152,7 +152,7 @@ impl VhostUserSocket {
     }
 
     /// Ends a connection that sends nothing while another one waits.
-    fn watch(&self, connection: &GuestConnection) {
+    fn displace_if_silent(&self, connection: &GuestConnection) {
         while connection.first_message.is_awaited_after(SILENCE_LIMIT) {
             let mut listener = [PollFd::new(self.listening.listener(), PollFlags::IN)];
             let is_waited_for = poll(&mut listener, Some(&Timespec::default())).is_ok_and(|waiting| waiting > 0);

@@ -4,10 +4,7 @@ use std::io::{self, Read, Write};
 
 use trueno_zram_store::{MAX_UNDIVIDED_WRITE_BYTES, ZeroPages};
 
-use crate::export::{ExportError, ExportIo};
-
-/// Length of a virtio sector, independent of the block size.
-pub(super) const SECTOR_BYTES: u64 = 512;
+use crate::export::{ExportError, ExportIo, SECTOR_BYTES};
 
 /// The most ranges of one discard or write zeroes request.
 pub(super) const MAX_SEGMENTS: u32 = 32;
@@ -134,14 +131,8 @@ impl QueueIo {
 /// A failed request. A virtio device reports no reason.
 struct RequestFailed;
 
-impl From<ExportError> for RequestFailed {
-    fn from(_: ExportError) -> Self {
-        Self
-    }
-}
-
-impl From<io::Error> for RequestFailed {
-    fn from(_: io::Error) -> Self {
+impl<E: std::error::Error> From<E> for RequestFailed {
+    fn from(_: E) -> Self {
         Self
     }
 }

@@ -29,6 +29,15 @@ impl<'a> VringStateMutGuard<'a, GuestMemory> for NonblockingVring {
     type G = <VringRwLock as VringStateMutGuard<'a, GuestMemory>>::G;
 }
 
+/// Methods of [`VringT`] that call those of the wrapped queue.
+macro_rules! forward {
+    ($(fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
+        $(fn $name(&self, $($arg: $type),*) $(-> $result)? {
+            self.0.$name($($arg),*)
+        })*
+    };
+}
+
 impl VringT<GuestMemory> for NonblockingVring {
     fn new(memory: GuestMemory, max_queue_size: u16) -> Result<Self, Error> {
         VringRwLock::new(memory, max_queue_size).map(Self)
@@ -42,8 +51,16 @@ impl VringT<GuestMemory> for NonblockingVring {
         self.0.get_mut()
     }
 
-    fn add_used(&self, desc_index: u16, len: u32) -> Result<(), Error> {
-        self.0.add_used(desc_index, len)
+    fn set_kick(&self, file: Option<File>) {
+        self.0.set_kick(nonblocking(file));
+    }
+
+    fn set_call(&self, file: Option<File>) {
+        self.0.set_call(nonblocking(file));
+    }
+
+    fn set_err(&self, file: Option<File>) {
+        self.0.set_err(nonblocking(file));
     }
 
     fn signal_used_queue(&self) -> io::Result<()> {
@@ -54,67 +71,20 @@ impl VringT<GuestMemory> for NonblockingVring {
         }
     }
 
-    fn enable_notification(&self) -> Result<bool, Error> {
-        self.0.enable_notification()
-    }
-
-    fn disable_notification(&self) -> Result<(), Error> {
-        self.0.disable_notification()
-    }
-
-    fn needs_notification(&self) -> Result<bool, Error> {
-        self.0.needs_notification()
-    }
-
-    fn set_enabled(&self, enabled: bool) {
-        self.0.set_enabled(enabled);
-    }
-
-    fn set_queue_info(&self, desc_table: u64, avail_ring: u64, used_ring: u64) -> Result<(), Error> {
-        self.0.set_queue_info(desc_table, avail_ring, used_ring)
-    }
-
-    fn queue_next_avail(&self) -> u16 {
-        self.0.queue_next_avail()
-    }
-
-    fn set_queue_next_avail(&self, base: u16) {
-        self.0.set_queue_next_avail(base);
-    }
-
-    fn set_queue_next_used(&self, index: u16) {
-        self.0.set_queue_next_used(index);
-    }
-
-    fn queue_used_idx(&self) -> Result<u16, Error> {
-        self.0.queue_used_idx()
-    }
-
-    fn set_queue_size(&self, num: u16) {
-        self.0.set_queue_size(num);
-    }
-
-    fn set_queue_event_idx(&self, enabled: bool) {
-        self.0.set_queue_event_idx(enabled);
-    }
-
-    fn set_queue_ready(&self, ready: bool) {
-        self.0.set_queue_ready(ready);
-    }
-
-    fn set_kick(&self, file: Option<File>) {
-        self.0.set_kick(nonblocking(file));
-    }
-
-    fn read_kick(&self) -> io::Result<bool> {
-        self.0.read_kick()
-    }
-
-    fn set_call(&self, file: Option<File>) {
-        self.0.set_call(nonblocking(file));
-    }
-
-    fn set_err(&self, file: Option<File>) {
-        self.0.set_err(nonblocking(file));
+    forward! {
+        fn add_used(desc_index: u16, len: u32) -> Result<(), Error>;
+        fn enable_notification() -> Result<bool, Error>;
+        fn disable_notification() -> Result<(), Error>;
+        fn needs_notification() -> Result<bool, Error>;
+        fn read_kick() -> io::Result<bool>;
+        fn set_enabled(enabled: bool);
+        fn set_queue_info(desc_table: u64, avail_ring: u64, used_ring: u64) -> Result<(), Error>;
+        fn queue_next_avail() -> u16;
+        fn set_queue_next_avail(base: u16);
+        fn set_queue_next_used(index: u16);
+        fn queue_used_idx() -> Result<u16, Error>;
+        fn set_queue_size(num: u16);
+        fn set_queue_event_idx(enabled: bool);
+        fn set_queue_ready(ready: bool);
     }
 }

@@ -20,8 +20,7 @@ pub(crate) const WORD_BYTES: usize = size_of::<AtomicU64>();
 pub(crate) const HALF_WORD_BYTES: usize = size_of::<AtomicU32>();
 
 /// Bytes that the processor fetches together.
-#[cfg(target_arch = "x86_64")]
-const CACHE_LINE_BYTES: usize = 64;
+pub(crate) const CACHE_LINE_BYTES: usize = 64;
 
 /// The seals of a mapping's file: its length cannot change, so no access raises SIGBUS.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -214,7 +213,7 @@ mod tests {
     type CopyIn = fn(&[u8], &[AtomicU64]);
     type CopyOut = fn(&[AtomicU64], &mut [u8]);
 
-    /// The copies for this processor, and those forevery processor.
+    /// The copies for this processor, and those for every processor.
     const COPIES: [(CopyIn, CopyOut); 2] = [(copy_in, copy_out), (copy_words_in, copy_words_out)];
 
     #[test]

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::mapping::{MemfdMapping, copy_out};
 use crate::options::{NO_LIMIT, StoreOptions};
 use crate::slots::allocator::{Residency, SlotAllocator};
-use crate::slots::geometry::{GRANULE_BYTES, SLAB_BYTES};
+use crate::slots::geometry::SLAB_BYTES;
 use crate::slots::spare_slots::Stripe;
 use crate::snapshot::retained::RetainedPages;
 use crate::stats::{AllCounters, StoreStats, ThreadCounters};
@@ -332,5 +332,3 @@ impl std::fmt::Debug for Store {
         write!(f, "Store({} bytes)", self.size_bytes())
     }
 }
-
-const _: () = assert!(GRANULE_BYTES == PAGE_SIZE);

@@ -78,15 +78,9 @@ impl<'a> ClassPass<'a> {
     fn step(mut self) -> io::Result<bool> {
         // Spare slots hold slabs as if they were used, and threads at work have made new ones since the last step.
         self.slots.return_spares(&mut self.lists, self.class);
-        let mut partial = self.slots.partial(&self.lists);
-        let (source, has_target) = match (self.lists.growing(), partial.next()) {
-            (Some(growing), first) => (growing, first.is_some()),
-            (None, Some(first)) => {
-                let emptiest = partial.fold(first, |a, b| if self.used(b) < self.used(a) { b } else { a });
-                (emptiest, self.slots.partial(&self.lists).nth(1).is_some())
-            }
-            (None, None) => return Ok(false),
-        };
+        let emptiest = || self.slots.partial(&self.lists).min_by_key(|slab| self.used(*slab));
+        let Some(source) = self.lists.growing().or_else(emptiest) else { return Ok(false) };
+        let has_target = self.slots.partial(&self.lists).any(|slab| slab != source);
         let moved = if has_target { self.empty_slab(source) } else { self.pack_slab(source) };
         if moved {
             return Ok(true);

@@ -62,6 +62,12 @@ pub(crate) struct ClassSlabs {
     growing: Option<u32>,
 }
 
+impl ClassSlabs {
+    pub(crate) fn growing(&self) -> Option<u32> {
+        self.growing
+    }
+}
+
 impl SlotAllocator {
     /// Creates an allocator with all slabs free.
     pub(crate) fn new(mapping: MemfdMapping, limit_bytes: u64, residency: Residency) -> io::Result<Self> {
@@ -434,13 +440,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn bytes(granules: u16) -> u64 {
     u64::from(granules) * GRANULE_BYTES as u64
-}
-
-impl ClassSlabs {
-    /// The slab that is filled for the first time.
-    pub(crate) fn growing(&self) -> Option<u32> {
-        self.growing
-    }
 }
 
 #[cfg(test)]

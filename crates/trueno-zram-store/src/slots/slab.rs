@@ -102,16 +102,22 @@ impl Slab {
 }
 
 impl SlabRef<'_> {
+    /// Returns the word of the bitmap that has a slot's bit, and that bit.
+    fn word_and_bit(&self, slot: u16) -> (&AtomicU64, u64) {
+        (&self.bitmap[usize::from(slot / 64)], 1 << (slot % 64))
+    }
+
     pub(crate) fn is_used(self, slot: u16) -> bool {
-        self.bitmap[usize::from(slot / 64)].load(Relaxed) >> (slot % 64) & 1 == 1
+        let (word, bit) = self.word_and_bit(slot);
+        word.load(Relaxed) & bit != 0
     }
 
     /// Marks a slot as used. Returns `false` if it was used already.
     pub(crate) fn take(self, slot: u16) -> bool {
-        let word = &self.bitmap[usize::from(slot / 64)];
+        let (word, bit) = self.word_and_bit(slot);
         let before = word.load(Relaxed);
-        word.store(before | 1 << (slot % 64), Relaxed);
-        let was_free = before >> (slot % 64) & 1 == 0;
+        word.store(before | bit, Relaxed);
+        let was_free = before & bit == 0;
         if was_free {
             self.slab.used.store(self.used() + 1, Relaxed);
         }
@@ -120,10 +126,10 @@ impl SlabRef<'_> {
 
     /// Marks a slot as free. Returns `false` if it was free already.
     pub(crate) fn give_back(self, slot: u16) -> bool {
-        let word = &self.bitmap[usize::from(slot / 64)];
+        let (word, bit) = self.word_and_bit(slot);
         let before = word.load(Relaxed);
-        word.store(before & !(1 << (slot % 64)), Relaxed);
-        let was_used = before >> (slot % 64) & 1 == 1;
+        word.store(before & !bit, Relaxed);
+        let was_used = before & bit != 0;
         if was_used {
             self.slab.used.store(self.used() - 1, Relaxed);
         }

@@ -3,14 +3,14 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::mapping::{MemfdMapping, WORD_BYTES};
-use crate::slots::geometry::{CLASS_COUNT, SizeClass, UNIT_BYTES};
+use crate::mapping::{CACHE_LINE_BYTES, MemfdMapping, WORD_BYTES};
+use crate::slots::geometry::{CLASS_COUNT, SizeClass};
 
 /// Stripes of a store. Handles beyond this number share them.
 const STRIPES: usize = 64;
 
 /// Spare slots per stripe and class: one cache line of cells.
-const CELLS: usize = UNIT_BYTES / WORD_BYTES;
+const CELLS: usize = CACHE_LINE_BYTES / WORD_BYTES;
 
 /// Slots that move together between a stripe and the slabs of a class: half of the cells, so that neither a write nor a
 /// free that follows is likely to need the lock again.

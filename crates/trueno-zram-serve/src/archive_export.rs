@@ -24,6 +24,13 @@ pub struct ArchiveExport {
 
 impl ArchiveExport {
     /// Serves an open archive or delta, or other pages.
+    ///
+    /// ```no_run
+    /// use trueno_zram_archive::Archive;
+    /// use trueno_zram_serve::ArchiveExport;
+    /// let export = ArchiveExport::new(Archive::open("before-upgrade.lz4")?);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     #[must_use]
     pub fn new(pages: impl Pages + 'static) -> Self {
         Self { pages: Arc::new(pages) }
@@ -38,6 +45,14 @@ impl ArchiveExport {
     }
 
     /// Opens an archive, or a delta with the bases that `opener` finds.
+    ///
+    /// ```no_run
+    /// use trueno_zram_io::ArchiveOpener;
+    /// use trueno_zram_serve::ArchiveExport;
+    /// let opener = ArchiveOpener::new().with_bases(["/backup/monday.lz4"]);
+    /// let export = ArchiveExport::open("tuesday.tzd".as_ref(), &opener)?;
+    /// # Ok::<(), trueno_zram_serve::ExportError>(())
+    /// ```
     ///
     /// # Errors
     /// Like [`from_file`](Self::from_file).

@@ -146,6 +146,18 @@ impl From<&ChainFile> for ServedFile {
 }
 
 /// A store that a control socket serves.
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use trueno_zram_io::ArchiveOpener;
+/// use trueno_zram_serve::control::ServedStore;
+/// use trueno_zram_store::{Store, StoreOptions};
+/// let chain = ArchiveOpener::new().open_chain("tuesday.tzd".as_ref())?.expect("the file has an index");
+/// let files = chain.files.clone();
+/// let store = Store::create(&StoreOptions::new(1 << 30))?.with_base(chain.archive)?;
+/// let served = ServedStore::new("disk", Arc::new(store)).with_files(&files);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ServedStore {
     name: String,
@@ -185,7 +197,7 @@ pub enum ControlError {
     Server(String),
 }
 
-/// A running control socket. Dropping it ends all connections and waits for their threads.
+/// A running control socket. Dropping it ends all connections and waits for their threads. [`ControlClient`] has an example.
 #[derive(Debug)]
 pub struct ControlServer {
     server: SocketServer,

@@ -9,6 +9,57 @@ use trueno_zram_store::{PageState, Store, StoreHandle, ZeroPages};
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
 /// A device that is opened once per thread.
+///
+/// ```
+/// use trueno_zram_serve::{Export, ExportError, ExportIo, Extent};
+/// use trueno_zram_store::{PageState, ZeroPages};
+///
+/// /// A device of 1 MiB that cannot be written, and reads as one byte repeated.
+/// #[derive(Clone, Debug)]
+/// struct Pattern(u8);
+///
+/// impl Export for Pattern {
+///     fn size_bytes(&self) -> u64 {
+///         1 << 20
+///     }
+///
+///     fn is_read_only(&self) -> bool {
+///         true
+///     }
+///
+///     fn open(&self) -> Result<Box<dyn ExportIo>, ExportError> {
+///         Ok(Box::new(self.clone()))
+///     }
+/// }
+///
+/// impl ExportIo for Pattern {
+///     fn read_at(&mut self, _offset: u64, bytes: &mut [u8]) -> Result<(), ExportError> {
+///         bytes.fill(self.0);
+///         Ok(())
+///     }
+///
+///     fn write_at(&mut self, _offset: u64, _bytes: &[u8]) -> Result<(), ExportError> {
+///         Err(ExportError::ReadOnly)
+///     }
+///
+///     fn discard(&mut self, _offset: u64, _len_bytes: u64) -> Result<(), ExportError> {
+///         Err(ExportError::ReadOnly)
+///     }
+///
+///     fn write_zeroes(&mut self, _offset: u64, _len_bytes: u64, _pages: ZeroPages) -> Result<(), ExportError> {
+///         Err(ExportError::ReadOnly)
+///     }
+///
+///     fn extent(&mut self, _offset: u64, len_bytes: u64) -> Extent {
+///         Extent { state: PageState::Data, len_bytes }
+///     }
+/// }
+///
+/// let mut bytes = [0; 3];
+/// Pattern(7).open()?.read_at(4096, &mut bytes)?;
+/// assert_eq!(bytes, [7; 3]);
+/// # Ok::<(), ExportError>(())
+/// ```
 pub trait Export: Send + Sync + std::fmt::Debug {
     /// Length in bytes.
     fn size_bytes(&self) -> u64;
@@ -23,7 +74,8 @@ pub trait Export: Send + Sync + std::fmt::Debug {
     fn open(&self) -> Result<Box<dyn ExportIo>, ExportError>;
 }
 
-/// An export as one thread uses it. Ranges were checked by the transport, and are checked again.
+/// An export as one thread uses it. Servers check ranges before they call; exports of stores check them again. [`Export`] has an
+/// example.
 pub trait ExportIo: Send {
     /// Reads bytes.
     ///
@@ -64,6 +116,20 @@ pub trait ExportIo: Send {
 }
 
 /// A number of bytes that have the same state.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use trueno_zram_serve::{Export, StoreExport};
+/// # use trueno_zram_store::{PageState, Store, StoreOptions};
+/// # let export = StoreExport::new(Arc::new(Store::create(&StoreOptions::new(1 << 20))?));
+/// let mut io = export.open()?;
+/// io.write_at(8192, b"data")?;
+/// let first = io.extent(0, export.size_bytes());
+/// assert_eq!((first.state, first.len_bytes), (PageState::Hole, 8192));
+/// let next = io.extent(first.len_bytes, export.size_bytes() - first.len_bytes);
+/// assert_eq!((next.state, next.len_bytes), (PageState::Data, 4096));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Their state.

@@ -58,6 +58,12 @@ const SYSTEMD_NAMES: [&str; 2] = ["trueno-zram-table", "trueno-zram-slabs"];
 /// If several servers [`claim`] a name that is not kept, the first one creates the store. A kept store
 /// goes to every server that claims it: the lock of the store's table lets only one of them
 /// [`attach`](trueno_zram_store::Store::attach), and ends with that process, even if the keeper has ended.
+///
+/// ```no_run
+/// use trueno_zram_serve::keeper::Keeper;
+/// Keeper::bind("keeper.sock".as_ref())?.run()?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Keeper {
     socket: UnixSocket,
@@ -304,6 +310,11 @@ impl Vacancy {
 
 /// Makes a keeper forget a store. Its memory is freed when its server ends.
 ///
+/// ```no_run
+/// trueno_zram_serve::keeper::remove("keeper.sock".as_ref(), "ram")?;
+/// # Ok::<(), trueno_zram_serve::keeper::KeeperError>(())
+/// ```
+///
 /// # Errors
 /// [`KeeperError::Io`].
 pub fn remove(path: &Path, name: &str) -> Result<(), KeeperError> {
@@ -357,6 +368,21 @@ fn send_with_fds(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
 
 /// Returns the descriptors that systemd kept for this service, if there are any.
 ///
+/// ```no_run
+/// use trueno_zram_serve::keeper::{systemd_get, systemd_put, systemd_ready};
+/// use trueno_zram_store::{Store, StoreOptions};
+/// let store = match systemd_get()? {
+///     Some(fds) => Store::attach(fds)?,
+///     None => {
+///         let store = Store::create(&StoreOptions::new(1 << 30))?;
+///         systemd_put(store.fds())?;
+///         store
+///     }
+/// };
+/// systemd_ready();
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 /// If a descriptor that systemd names cannot be opened.
 pub fn systemd_get() -> io::Result<Option<[OwnedFd; 2]>> {
@@ -373,6 +399,7 @@ pub fn systemd_get() -> io::Result<Option<[OwnedFd; 2]>> {
 }
 
 /// Asks systemd to keep a store's descriptors (`FileDescriptorStoreMax=2` in the unit). Returns `false` without systemd.
+/// [`systemd_get`] has an example.
 ///
 /// # Errors
 /// If systemd's socket does not accept them.
@@ -384,7 +411,7 @@ pub fn systemd_put(fds: [BorrowedFd<'_>; 2]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Notifies systemd that the service is ready (`Type=notify`). Does nothing without systemd.
+/// Notifies systemd that the service is ready (`Type=notify`). Does nothing without systemd. [`systemd_get`] has an example.
 pub fn systemd_ready() {
     if let Ok(Some(socket)) = notify_socket() {
         // Without the message, the service is started all the same.

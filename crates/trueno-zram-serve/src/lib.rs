@@ -1,8 +1,29 @@
 //! Serves compressed memory and page archives as block devices.
 //!
-//! An [`Export`] is a device. [`nbd`] serves exports to clients of the network block device protocol: qemu, nbdcopy, fio and
-//! the kernel. `vhost_user` serves them to virtual machines as virtio devices, and `ublk` to this machine's kernel. [`control`]
-//! reports their statistics, and saves and loads them. [`keeper`] lets their memory outlive the server.
+//! An [`Export`] is a device: [`StoreExport`] holds its content in RAM, compressed, and [`ArchiveExport`] reads it from an archive.
+//! Servers make exports available to others until they are dropped:
+//!
+//! | module | clients | needs |
+//! | --- | --- | --- |
+//! | [`nbd`] | qemu, nbdcopy, fio, the kernel's NBD driver: all that speak the network block device protocol | |
+//! | `vhost_user` | virtual machines, as a virtio block device | feature `vhost-user` (default) |
+//! | `ublk` | this machine's kernel, as `/dev/ublkbN` | feature `ublk`; Linux 6.5 and root |
+//!
+//! [`control`] reports the statistics of a server's stores, saves them and loads them. [`keeper`] lets their memory outlive the
+//! server.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use trueno_zram_serve::StoreExport;
+//! use trueno_zram_serve::nbd::{Exports, NbdLimits, NbdServer};
+//! use trueno_zram_store::{Store, StoreOptions};
+//!
+//! let store = Arc::new(Store::create(&StoreOptions::new(1 << 30))?);
+//! let exports = Exports::new().with("ram", Arc::new(StoreExport::new(store)));
+//! let server = NbdServer::start(&"tcp:127.0.0.1:0".parse()?, exports, NbdLimits::default())?;
+//! println!("a disk of 1 GiB is at nbd://{}/ram", server.endpoint()?.to_string().trim_start_matches("tcp:"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![deny(unsafe_code)]
 
 pub mod control;

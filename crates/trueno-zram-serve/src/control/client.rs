@@ -56,6 +56,21 @@ impl ControlClient {
     /// Saves an export as it is now to a page archive: a .zst file for Zstandard, else a .lz4 file. Returns the length of
     /// the content.
     ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_serve::control::{ControlClient, ControlLimits, ControlServer, ServedStore};
+    /// # use trueno_zram_store::{Store, StoreOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("control");
+    /// # let store = Arc::new(Store::create(&StoreOptions::new(1 << 20))?);
+    /// # let _server = ControlServer::start(&path, vec![ServedStore::new("ram", store)], ControlLimits::default())?;
+    /// use trueno_zram_core::Algorithm;
+    /// let mut archive = Vec::new();
+    /// assert_eq!(ControlClient::connect(&path)?.save("ram", Algorithm::Lz4, &mut archive)?, 1 << 20);
+    /// assert_eq!(ControlClient::connect(&path)?.load("ram", &mut &archive[..])?, 1 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`ControlError`]. `out` then has an incomplete archive.
     pub fn save(mut self, export: &str, algorithm: Algorithm, out: &mut impl Write) -> Result<u64, ControlError> {
@@ -65,7 +80,7 @@ impl ControlClient {
         self.expect_done()
     }
 
-    /// Loads a page archive into an export. Returns the length of the content.
+    /// Loads a page archive into an export. Returns the length of the content. [`save`](Self::save) has an example.
     ///
     /// # Errors
     /// [`ControlError`]. A part of the content may have been loaded.

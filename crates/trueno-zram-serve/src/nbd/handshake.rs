@@ -3,8 +3,8 @@
 use std::io;
 
 use super::protocol::{
-    ALLOCATION, ALLOCATION_ID, Fields, MAX_PAYLOAD, OPTION_MAGIC, SERVER_MAGIC, handshake, info, option,
-    put_option_reply, reply, transmission,
+    ALLOCATION, ALLOCATION_ID, EXPORT_NAME_PADDING, Fields, MAX_PAYLOAD, OPTION_MAGIC, SERVER_MAGIC, handshake, info,
+    option, put_option_reply, reply, transmission,
 };
 use super::stream::{BufferedStream, Duplex};
 use super::{Exports, NamedExport};
@@ -130,7 +130,7 @@ impl<S: Duplex> Negotiation<'_, S> {
         self.stream.out.extend(export.export.size_bytes().to_be_bytes());
         self.stream.out.extend(flags_of(&export).to_be_bytes());
         if !self.no_zeroes {
-            self.stream.out.extend([0; 124]);
+            self.stream.out.extend(EXPORT_NAME_PADDING);
         }
         OptionOutcome::Agreed(export)
     }

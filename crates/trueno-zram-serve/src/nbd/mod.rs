@@ -79,6 +79,22 @@ impl Exports {
 /// The server answers any input as the protocol says, or ends the connection. The memory that it takes for a
 /// client does not exceed a few MiB and the longest read, 32 MiB. It waits for the client for as long as the stream does.
 ///
+/// For streams that [`NbdServer`] does not listen for, such as one with encryption.
+///
+/// ```
+/// use std::io::Read;
+/// use std::net::Shutdown;
+/// use std::os::unix::net::UnixStream;
+/// use trueno_zram_serve::nbd::{Exports, serve_connection};
+/// let (ours, mut theirs) = UnixStream::pair()?;
+/// theirs.shutdown(Shutdown::Write)?; // this client leaves without a word
+/// serve_connection(ours, &Exports::new())?;
+/// let mut greeting = [0; 8];
+/// theirs.read_exact(&mut greeting)?;
+/// assert_eq!(&greeting, b"NBDMAGIC");
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
 /// # Errors
 /// An error of the stream. A client that does not keep to the protocol is not an error.
 pub fn serve_connection(stream: impl Read + Write, exports: &Exports) -> io::Result<()> {

@@ -15,6 +15,8 @@ pub(super) const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
 /// Length of a request without its data.
 pub(super) const REQUEST_LEN: usize = 28;
+/// Zeros behind the answer to [`option::EXPORT_NAME`], unless both sides do without.
+pub(super) const EXPORT_NAME_PADDING: [u8; 124] = [0; 124];
 /// The most data of one request.
 pub(super) const MAX_PAYLOAD: u32 = 32 << 20;
 

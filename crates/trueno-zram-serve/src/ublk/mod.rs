@@ -42,7 +42,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// A thread that serves swap must not wait for memory that only swapping out frees: its own allocations would wait for
 /// itself. With the flag, the kernel looks for memory without any I/O when such a thread needs some. It is a flag of a
-/// thread that new threads inherit, so a server sets it before it starts any.
+/// thread that new threads inherit, so a server sets it before it starts any. [`UblkDevice`] has an example.
 ///
 /// # Errors
 /// Without the capability `CAP_SYS_RESOURCE`. A server whose memory is all locked then rarely needs memory, but it may.
@@ -51,6 +51,20 @@ pub fn become_io_flusher() -> io::Result<()> {
 }
 
 /// A device. Dropping it removes the device: its users then get errors.
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use trueno_zram_serve::ublk::{UblkDevice, become_io_flusher};
+/// use trueno_zram_serve::{Export, StoreExport};
+/// use trueno_zram_store::{Store, StoreOptions};
+/// become_io_flusher()?; // the device is used for swap
+/// let store = Arc::new(Store::create(&StoreOptions::new(8 << 30).with_limit_bytes(2 << 30).with_locked(true))?);
+/// let export: Arc<dyn Export> = Arc::new(StoreExport::new(store));
+/// let device = UblkDevice::start(&export, 4)?;
+/// println!("mkswap {0} && swapon {0}", device.path().display());
+/// device.wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct UblkDevice {
     control: Mutex<ControlRing>,
     id: u32,

@@ -60,6 +60,21 @@ mod feature {
 ///
 /// A connection that has not asked for the features of the device is displaced by one that waits. A virtual machine that breaks
 /// the protocol, or whose memory is shorter than announced or truncated later, is disconnected.
+///
+/// ```
+/// use std::sync::Arc;
+/// use trueno_zram_serve::vhost_user::VhostUserServer;
+/// use trueno_zram_serve::{Export, StoreExport};
+/// use trueno_zram_store::{Store, StoreOptions};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("disk.sock");
+/// let store = Arc::new(Store::create(&StoreOptions::new(1 << 30))?);
+/// let export: Arc<dyn Export> = Arc::new(StoreExport::new(store));
+/// let server = VhostUserServer::start(&path, &export, 2)?;
+/// // qemu: -chardev socket,id=disk,path=disk.sock -device vhost-user-blk-pci,chardev=disk,num-queues=2
+/// # drop(server);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct VhostUserServer {
     socket: Arc<VhostUserSocket>,

@@ -45,6 +45,10 @@ pub(crate) enum Notifications {
     EventIndex,
 }
 
+impl Notifications {
+    pub(crate) const ALL: [Self; 2] = [Self::Always, Self::EventIndex];
+}
+
 /// A file of this many bytes, in memory.
 pub(crate) fn memory_file(len_bytes: u64) -> File {
     let file = File::from(memfd_create("guest", MemfdFlags::CLOEXEC).unwrap());

@@ -255,6 +255,7 @@ fn what_other_threads_have_freed_can_be_written() {
     for locked in [false, true] {
         let options = StoreOptions::new(32 << 20).with_limit_bytes(4 << 20).with_locked(locked);
         let fresh = Arc::new(Store::create(&options).unwrap());
+        assert_eq!(fresh.is_locked(), locked);
         let room = pages_that_fit(&mut StoreHandle::new(&fresh).unwrap());
         assert!(room > 900, "{room}");
         drop(fresh);

@@ -81,8 +81,8 @@ impl<'a> ClassPass<'a> {
         let emptiest = || self.slots.partial(&self.lists).min_by_key(|slab| self.used(*slab));
         let Some(source) = self.lists.growing().or_else(emptiest) else { return Ok(false) };
         let has_target = self.slots.partial(&self.lists).any(|slab| slab != source);
-        let moved = if has_target { self.empty_slab(source) } else { self.pack_slab(source) };
-        if moved {
+        let has_more = if has_target { self.empty_slab(source) } else { self.pack_slab(source) };
+        if has_more {
             return Ok(true);
         }
         if !has_target && matches!(self.slots.slab(source).state(), SlabState::Partial | SlabState::Growing) {
@@ -114,18 +114,14 @@ impl<'a> ClassPass<'a> {
         moved > 0
     }
 
-    /// Moves the last pages of a slab to its first free slots. Returns `false` if none was moved, or one could not be.
+    /// Moves the last pages of a slab to its first free slots. Returns `false` if no slot before the last page is free, or if a
+    /// page could not be moved.
     fn pack_slab(&mut self, number: u32) -> bool {
-        for moved in 0..MOVES_AT_ONCE {
+        (0..MOVES_AT_ONCE).all(|_| {
             let slab = self.slots.slab(number);
-            let Some(last) = slab.last_used().filter(|last| slab.first_free(*last).is_some()) else {
-                return moved > 0;
-            };
-            if !self.move_page(SlotId { slab: number, slot: last }, number) {
-                return false;
-            }
-        }
-        true
+            let last = slab.last_used().filter(|last| slab.first_free(*last).is_some());
+            last.is_some_and(|last| self.move_page(SlotId { slab: number, slot: last }, number))
+        })
     }
 
     /// Moves the page in a slot to the first free slot of `target`. Returns `false` if the page is in use, or if its entry

@@ -115,6 +115,7 @@ fn a_slab_that_is_trimmed_grows_again_within_the_budget() {
     assert_eq!(allocator.slab(0).state(), SlabState::Full);
 
     places[1..].iter().for_each(|place| allocator.free(stripe, stored(*place)));
+    allocator.mapping().words().iter().for_each(|word| word.store(u64::MAX, Relaxed));
     let mut lists = allocator.class(class);
     allocator.return_spares(&mut lists, class);
     assert_eq!((allocator.slab(0).state(), lists.growing()), (SlabState::Partial, None));
@@ -125,6 +126,10 @@ fn a_slab_that_is_trimmed_grows_again_within_the_budget() {
         assert_eq!(allocator.budget().held(), bytes(class.granules_for(1)));
     }
     drop(lists);
+    let (kept, returned) =
+        allocator.mapping().words().split_at(usize::from(class.granules_for(1)) * GRANULE_BYTES / WORD_BYTES);
+    assert!(kept.iter().all(|word| word.load(Relaxed) == u64::MAX));
+    assert!(returned.iter().all(|word| word.load(Relaxed) == 0), "memory that was returned reads as zeros");
 
     let again: Vec<u64> = std::iter::from_fn(|| allocator.allocate(stripe, class, 2)).collect();
     assert_eq!(again, places[1..]);

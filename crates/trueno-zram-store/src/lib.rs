@@ -37,6 +37,7 @@
 //! no entry names, and then one store to its entry names it. Everything else is rebuilt from the table.
 #![deny(unsafe_code)]
 
+mod atomic_word;
 mod base;
 mod error;
 mod handle;

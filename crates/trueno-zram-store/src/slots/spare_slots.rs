@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use crate::atomic_word::AtomicWord;
 use crate::mapping::{CACHE_LINE_BYTES, MemfdMapping, WORD_BYTES};
 use crate::slots::geometry::{CLASS_COUNT, SizeClass};
 
@@ -81,36 +82,17 @@ impl SpareSlots {
     }
 }
 
-/// A word that holds the place of a slot, or is empty. A trait so that loom can check the cells with its own atomics.
-trait SlotCell {
-    fn load(&self) -> u64;
-    /// Empties the cell with acquire ordering: everything that earlier users of the slot did happened before.
-    fn empty(&self) -> u64;
-    /// Fills an empty cell with release ordering. Returns `false` if it was not empty.
-    fn fill(&self, place: u64) -> bool;
+/// Takes the slot of the last full cell. Everything that earlier users of the slot did happened before.
+fn take_from(cells: &[impl AtomicWord]) -> Option<u64> {
+    let full = cells.iter().rev().filter(|cell| cell.load(Ordering::Relaxed) != EMPTY);
+    full.map(|cell| cell.swap(EMPTY, Ordering::Acquire)).find(|place| *place != EMPTY)
 }
 
-impl SlotCell for AtomicU64 {
-    fn load(&self) -> u64 {
-        Self::load(self, Ordering::Relaxed)
-    }
-
-    fn empty(&self) -> u64 {
-        self.swap(EMPTY, Ordering::Acquire)
-    }
-
-    fn fill(&self, place: u64) -> bool {
-        self.compare_exchange(EMPTY, place, Ordering::Release, Ordering::Relaxed).is_ok()
-    }
-}
-
-fn take_from(cells: &[impl SlotCell]) -> Option<u64> {
-    cells.iter().rev().filter(|cell| cell.load() != EMPTY).map(SlotCell::empty).find(|place| *place != EMPTY)
-}
-
-fn put_into(cells: &[impl SlotCell], place: u64) -> bool {
+/// Puts a slot into the first empty cell. Returns `false` if there is none.
+fn put_into(cells: &[impl AtomicWord], place: u64) -> bool {
     debug_assert_ne!(place, EMPTY);
-    cells.iter().filter(|cell| cell.load() == EMPTY).any(|cell| cell.fill(place))
+    let mut empty = cells.iter().filter(|cell| cell.load(Ordering::Relaxed) == EMPTY);
+    empty.any(|cell| cell.replace(EMPTY, place, Ordering::Release))
 }
 
 #[cfg(test)]
@@ -121,20 +103,6 @@ mod tests {
     use loom::thread;
 
     use super::*;
-
-    impl SlotCell for LoomU64 {
-        fn load(&self) -> u64 {
-            Self::load(self, Ordering::Relaxed)
-        }
-
-        fn empty(&self) -> u64 {
-            self.swap(EMPTY, Ordering::Acquire)
-        }
-
-        fn fill(&self, place: u64) -> bool {
-            self.compare_exchange(EMPTY, place, Ordering::Release, Ordering::Relaxed).is_ok()
-        }
-    }
 
     /// Two cells and two slots. loom reports any access to a slot that races with another.
     struct Model {

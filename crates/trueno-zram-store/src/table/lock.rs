@@ -3,66 +3,44 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::atomic_word::AtomicWord;
 use crate::table::entry::{Mark, TableEntry};
 
-/// A word that holds a [`TableEntry`]. A trait so that loom can check the lock with its own atomics.
-pub(crate) trait LockWord {
-    /// Loads the word with acquire ordering.
-    fn load(&self) -> u64;
-    /// Replaces `from` by `to` with acquire ordering. May fail spuriously.
-    fn replace(&self, from: u64, to: u64) -> bool;
-    /// Stores the word with release ordering.
-    fn publish(&self, bits: u64);
-    /// Waits before the next attempt to take the lock.
-    fn wait(attempt: u32);
-}
-
-impl LockWord for AtomicU64 {
-    fn load(&self) -> u64 {
-        Self::load(self, Ordering::Acquire)
-    }
-
-    fn replace(&self, from: u64, to: u64) -> bool {
-        self.compare_exchange_weak(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
-    }
-
-    fn publish(&self, bits: u64) {
-        self.store(bits, Ordering::Release);
-    }
-
-    /// The lock is mostly held while less than a page is copied. A preempted holder gets time to run.
-    fn wait(attempt: u32) {
-        match attempt {
-            0..64 => std::hint::spin_loop(),
-            64..128 => std::thread::yield_now(),
-            _ => std::thread::sleep(Duration::from_micros(50)),
-        }
-    }
-}
-
 /// The right to use a page's slot and to change its entry. Dropping it leaves the entry as it was.
-pub(crate) struct EntryGuard<'a, W: LockWord = AtomicU64> {
+pub(crate) struct EntryGuard<'a, W: AtomicWord = AtomicU64> {
     word: &'a W,
     entry: TableEntry,
 }
 
-impl<'a, W: LockWord> EntryGuard<'a, W> {
+impl<'a> EntryGuard<'a> {
     /// Waits for the lock.
-    pub(crate) fn lock(word: &'a W) -> Self {
+    pub(crate) fn lock(word: &'a AtomicU64) -> Self {
         let mut attempt = 0;
         loop {
             if let Some(guard) = Self::try_lock(word) {
                 return guard;
             }
-            W::wait(attempt);
+            wait(attempt);
             attempt = attempt.saturating_add(1);
         }
     }
+}
 
-    /// Takes the lock if it is free. May fail spuriously.
+/// Waits before the next attempt. The lock is mostly held while less than a page is copied. A preempted holder gets time to run.
+fn wait(attempt: u32) {
+    match attempt {
+        0..64 => std::hint::spin_loop(),
+        64..128 => std::thread::yield_now(),
+        _ => std::thread::sleep(Duration::from_micros(50)),
+    }
+}
+
+impl<'a, W: AtomicWord> EntryGuard<'a, W> {
+    /// Takes the lock if it is free.
     pub(crate) fn try_lock(word: &'a W) -> Option<Self> {
-        let entry = TableEntry::from_bits(word.load());
-        let free = !entry.has(Mark::Locked) && word.replace(entry.bits(), entry.with(Mark::Locked).bits());
+        let entry = TableEntry::from_bits(word.load(Ordering::Acquire));
+        let locked = entry.with(Mark::Locked);
+        let free = !entry.has(Mark::Locked) && word.replace(entry.bits(), locked.bits(), Ordering::Acquire);
         // Not `then_some`: a guard that is created and dropped would unlock the entry of another thread.
         free.then(|| Self { word, entry })
     }
@@ -78,9 +56,9 @@ impl<'a, W: LockWord> EntryGuard<'a, W> {
     }
 }
 
-impl<W: LockWord> Drop for EntryGuard<'_, W> {
+impl<W: AtomicWord> Drop for EntryGuard<'_, W> {
     fn drop(&mut self) {
-        self.word.publish(self.entry.bits());
+        self.word.store(self.entry.bits(), Ordering::Release);
     }
 }
 
@@ -95,21 +73,12 @@ mod tests {
     use crate::table::entry::{PageForm, StoredPage};
     use trueno_zram_core::PageKind;
 
-    impl LockWord for LoomU64 {
-        fn load(&self) -> u64 {
-            Self::load(self, Ordering::Acquire)
-        }
-
-        fn replace(&self, from: u64, to: u64) -> bool {
-            self.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        }
-
-        fn publish(&self, bits: u64) {
-            self.store(bits, Ordering::Release);
-        }
-
-        fn wait(_: u32) {
-            thread::yield_now();
+    fn lock(word: &LoomU64) -> EntryGuard<'_, LoomU64> {
+        loop {
+            match EntryGuard::try_lock(word) {
+                Some(guard) => return guard,
+                None => thread::yield_now(),
+            }
         }
     }
 
@@ -135,7 +104,7 @@ mod tests {
 
         #[allow(unsafe_code, reason = "loom checks these accesses")]
         fn read(&self) -> u64 {
-            let guard = EntryGuard::lock(&self.word);
+            let guard = lock(&self.word);
             let place = place_of(guard.entry());
             // SAFETY: the lock of the entry that names the slot is held; loom checks that this is enough.
             self.slots[place].with(|slot| unsafe { *slot })
@@ -146,7 +115,7 @@ mod tests {
         fn write(&self, place: u64, value: u64) {
             // SAFETY: the slot is this writer's until it is published; loom checks it.
             self.slots[usize::try_from(place).unwrap()].with_mut(|slot| unsafe { *slot = value });
-            let guard = EntryGuard::lock(&self.word);
+            let guard = lock(&self.word);
             let old = place_of(guard.entry());
             guard.publish(stored(place));
             // SAFETY: no entry names the slot any more, and no thread holds the lock of the one that did; loom checks it.
@@ -218,10 +187,10 @@ mod tests {
     fn dropping_a_guard_leaves_the_entry_as_it_was() {
         let word = AtomicU64::new(stored(7).bits());
         drop(EntryGuard::lock(&word));
-        assert_eq!(LockWord::load(&word), stored(7).bits());
+        assert_eq!(word.load(Ordering::Relaxed), stored(7).bits());
         let held = EntryGuard::lock(&word);
         assert!(EntryGuard::try_lock(&word).is_none());
         held.publish(stored(8));
-        assert_eq!(LockWord::load(&word), stored(8).bits());
+        assert_eq!(word.load(Ordering::Relaxed), stored(8).bits());
     }
 }

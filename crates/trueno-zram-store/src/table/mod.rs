@@ -6,7 +6,8 @@ pub(crate) mod lock;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
@@ -16,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::mapping::{MemfdMapping, WORD_BYTES};
 use crate::slots::allocator::Residency;
 use crate::table::entry::{Mark, PageForm, StoredPage, TableEntry};
-use crate::table::lock::{EntryGuard, LockWord};
+use crate::table::lock::EntryGuard;
 
 /// "TZRSTORE", read as a little-endian word.
 const MAGIC: u64 = u64::from_le_bytes(*b"TZRSTORE");
@@ -80,7 +81,7 @@ impl PageTable {
             let clean = entry.without(Mark::Locked).without(Mark::Pending);
             // An entry that needs no change is not written: an empty table stays without memory.
             if clean != entry {
-                word.publish(clean.bits());
+                word.store(clean.bits(), Release);
             }
         }
         Ok(table)
@@ -112,7 +113,7 @@ impl PageTable {
 
     /// Loads an entry, which may be locked.
     pub(crate) fn load(&self, page: u64) -> TableEntry {
-        TableEntry::from_bits(LockWord::load(self.word(page)))
+        TableEntry::from_bits(self.word(page).load(Acquire))
     }
 
     /// Waits for the page's lock.

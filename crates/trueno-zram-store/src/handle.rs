@@ -199,7 +199,7 @@ impl StoreHandle {
             form = entry.form().map_err(corrupt)?;
             if let PageForm::Stored(stored) = form {
                 let is_raw = stored.kind == PageKind::Raw;
-                self.store.copy_stored(stored, if is_raw { &mut *page } else { &mut *self.stored_bytes });
+                self.store.copy_stored(stored, if is_raw { &mut *page } else { &mut self.stored_bytes });
                 guard.publish(entry.with_age(0));
             }
         }

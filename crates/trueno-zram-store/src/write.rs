@@ -194,7 +194,7 @@ impl StoreHandle {
                 PageForm::Empty => store.read_hole(number, page)?,
                 PageForm::Fill(fill) => fill_page(page, fill_word(fill)),
                 PageForm::Stored(stored) => {
-                    decode(codec, stored, store.copy_stored(stored, stored_bytes), number, page)?
+                    decode(codec, stored, store.copy_stored(stored, stored_bytes), number, page)?;
                 }
             }
             page[start..start + bytes.len()].copy_from_slice(bytes);

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use rayon::prelude::*;
 use trueno_zram_archive::{ArchiveWriter, Format, WriteOptions, WriteSummary};
-use trueno_zram_core::{Algorithm, BatchCodec, CompressedBatch, IndexEntry, PAGE_SIZE, Page, PageKind};
+use trueno_zram_core::{Algorithm, BatchCodec, CompressedBatch, PAGE_SIZE, Page, PageKind};
 
 use crate::base::HoleRun;
 use crate::error::Result;
@@ -110,14 +110,9 @@ fn of_kind(kind: PageKind, batch: CompressedBatch, codec: &mut dyn BatchCodec) -
     let mut compressed = CompressedBatch::new();
     codec.compress_into(&pages, &mut compressed, &())?;
     let mut replaced = compressed.iter();
-    let mut arena = Vec::with_capacity(batch.arena().len());
-    let index = batch.iter().map(|page| {
-        let page = if is_foreign(page.kind()) { replaced.next().unwrap_or(page) } else { page };
-        let offset = arena.len() as u64;
-        arena.extend_from_slice(page.bytes());
-        let len_bytes = u16::try_from(page.bytes().len()).expect("PageData holds at most 4096 bytes");
-        IndexEntry { offset, len_bytes, kind: page.kind() }
-    });
-    let index = index.collect();
-    Ok(CompressedBatch::from_parts(arena, index)?)
+    let mut of_kind = CompressedBatch::new();
+    for page in batch.iter() {
+        of_kind.push(if is_foreign(page.kind()) { replaced.next().unwrap_or(page) } else { page });
+    }
+    Ok(of_kind)
 }

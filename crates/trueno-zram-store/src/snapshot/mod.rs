@@ -4,7 +4,7 @@ pub(crate) mod retained;
 
 use std::sync::{MutexGuard, PoisonError};
 
-use trueno_zram_core::{CompressedBatch, FILL_WORD_BYTES, IndexEntry, PAGE_SIZE, Page, PageKind};
+use trueno_zram_core::{CompressedBatch, FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageKind};
 
 use crate::error::{Error, Result};
 use crate::slots::spare_slots::Stripe;
@@ -79,23 +79,22 @@ impl<'a> Snapshot<'a> {
     /// [`Error::CorruptEntry`] if something else wrote to the table.
     pub fn read(&mut self, max_pages: usize) -> Result<Option<SnapshotPart>> {
         let holes_from = self.next;
-        let mut arena = Vec::new();
-        let mut index = Vec::new();
-        while self.next < self.store.page_count() && index.len() < max_pages.max(1) {
+        let mut batch = CompressedBatch::new();
+        while self.next < self.store.page_count() && batch.len() < max_pages.max(1) {
             let is_hole = self.is_hole();
-            if is_hole && !index.is_empty() {
+            if is_hole && !batch.is_empty() {
                 break;
             }
             if is_hole {
                 self.pass_hole();
-            } else if self.next > holes_from && index.is_empty() {
+            } else if self.next > holes_from && batch.is_empty() {
                 break;
             } else {
-                self.read_page(&mut arena, &mut index)?;
+                self.read_page(&mut batch)?;
             }
         }
-        if !index.is_empty() {
-            return Ok(Some(SnapshotPart::Pages(CompressedBatch::from_parts(arena, index)?)));
+        if !batch.is_empty() {
+            return Ok(Some(SnapshotPart::Pages(batch)));
         }
         let holes = self.next - holes_from;
         Ok((holes > 0).then_some(SnapshotPart::Holes(holes)))
@@ -113,33 +112,26 @@ impl<'a> Snapshot<'a> {
         }
     }
 
-    /// Reads a page that may not be a hole. Holes among pages are read as zeros.
-    fn read_page(&mut self, arena: &mut Vec<u8>, index: &mut Vec<IndexEntry>) -> Result<()> {
+    /// Appends the next page, which may not be a hole, to a batch. Holes among pages are read as zeros.
+    fn read_page(&mut self, batch: &mut CompressedBatch) -> Result<()> {
         let page = self.next;
         let corrupt = |defect| Error::CorruptEntry { page, defect };
         let (guard, old) = self.pass_page();
         let form = old.unwrap_or(guard.entry()).form().map_err(corrupt)?;
-        let offset = arena.len() as u64;
-        let kind = match form {
-            PageForm::Empty => {
-                arena.extend([0; FILL_WORD_BYTES]);
-                PageKind::SameFilled
-            }
+        let mut word = [0; FILL_WORD_BYTES];
+        let (kind, bytes) = match form {
+            PageForm::Empty => (PageKind::SameFilled, &word[..]),
             PageForm::Fill(fill) => {
-                arena.extend(fill_word(fill));
-                PageKind::SameFilled
+                word = fill_word(fill);
+                (PageKind::SameFilled, &word[..])
             }
-            PageForm::Stored(stored) => {
-                arena.extend_from_slice(self.store.copy_stored(stored, &mut self.stored_bytes));
-                stored.kind
-            }
+            PageForm::Stored(stored) => (stored.kind, self.store.copy_stored(stored, &mut self.stored_bytes)),
         };
         drop(guard);
         if let Some(stored) = old.and_then(|_| form.stored()) {
             self.store.slots.free(Stripe::BACKGROUND, stored);
         }
-        let len_bytes = u16::try_from(arena.len() as u64 - offset).expect("a page is held in at most 4096 bytes");
-        index.push(IndexEntry { offset, len_bytes, kind });
+        batch.push(PageData::new(kind, bytes)?);
         Ok(())
     }
 

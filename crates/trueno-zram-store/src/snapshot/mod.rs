@@ -4,12 +4,12 @@ pub(crate) mod retained;
 
 use std::sync::{MutexGuard, PoisonError};
 
-use trueno_zram_core::{CompressedBatch, FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageKind};
+use trueno_zram_core::{CompressedBatch, PAGE_SIZE, Page, PageData, PageKind};
 
 use crate::error::{Error, Result};
 use crate::slots::spare_slots::Stripe;
 use crate::store::Store;
-use crate::table::entry::{PageForm, TableEntry, fill_word};
+use crate::table::entry::{Mark, PageForm, TableEntry, fill_word};
 use crate::table::lock::EntryGuard;
 
 /// Consecutive pages of a snapshot.
@@ -102,25 +102,28 @@ impl<'a> Snapshot<'a> {
 
     /// Returns `true` if the next page was a hole when the snapshot began.
     ///
-    /// A page that is empty now was so then, unless its old version is kept. One that is empty and unlocked is not
-    /// locked for this, so that the table of an empty store takes no memory.
+    /// A page that is empty now was so then, unless its old version is kept. One that is empty and unlocked is not locked for
+    /// this, so that the table of an empty store takes no memory. The lock of one that is empty and locked is waited for.
     fn is_hole(&self) -> bool {
-        let now = self.store.table.load(self.next);
-        match self.store.retained.take(self.next) {
-            Some(old) => old.form() == Ok(PageForm::Empty),
-            None => now == TableEntry::EMPTY,
+        loop {
+            let now = self.store.table.load(self.next);
+            match self.store.retained.take(self.next) {
+                Some(old) => return old.form() == Ok(PageForm::Empty),
+                None if now == TableEntry::EMPTY.with(Mark::Locked) => drop(self.store.table.lock(self.next)),
+                None => return now == TableEntry::EMPTY,
+            }
         }
     }
 
-    /// Appends the next page, which may not be a hole, to a batch. Holes among pages are read as zeros.
+    /// Appends the next page, which was not a hole, to a batch.
     fn read_page(&mut self, batch: &mut CompressedBatch) -> Result<()> {
         let page = self.next;
         let corrupt = |defect| Error::CorruptEntry { page, defect };
         let (guard, old) = self.pass_page();
         let form = old.unwrap_or(guard.entry()).form().map_err(corrupt)?;
-        let mut word = [0; FILL_WORD_BYTES];
+        let word;
         let (kind, bytes) = match form {
-            PageForm::Empty => (PageKind::SameFilled, &word[..]),
+            PageForm::Empty => return Err(corrupt("the entry was emptied by another program")),
             PageForm::Fill(fill) => {
                 word = fill_word(fill);
                 (PageKind::SameFilled, &word[..])
@@ -172,5 +175,35 @@ impl Drop for Snapshot<'_> {
             }
         }
         self.store.retained.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::options::StoreOptions;
+
+    /// As a page of zeros, it would hide the page of an archive beneath the store.
+    #[test]
+    fn a_hole_that_is_written_while_the_snapshot_reads_it_is_a_hole() {
+        let store = Store::create(&StoreOptions::new(PAGE_SIZE as u64)).unwrap();
+        let context = store.register_thread(Stripe::BACKGROUND);
+        let started = Barrier::new(2);
+        std::thread::scope(|threads| {
+            let guard = store.table.lock(0);
+            let reader = threads.spawn(|| {
+                let mut snapshot = store.snapshot().unwrap();
+                started.wait();
+                matches!(snapshot.read(1).unwrap(), Some(SnapshotPart::Holes(1)))
+            });
+            started.wait();
+            // The reader is likely to find the page locked. The result does not depend on it.
+            std::thread::sleep(Duration::from_millis(20));
+            store.replace(0, guard, TableEntry::new(PageForm::Fill([1; 4])), &context).unwrap();
+            assert!(reader.join().unwrap());
+        });
     }
 }

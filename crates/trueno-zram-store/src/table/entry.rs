@@ -70,7 +70,7 @@ const UNUSED: u64 = 0b11 << 62;
 
 const FORM_EMPTY: u64 = 0;
 const FORM_FILL: u64 = 1;
-/// The form of a page in a slot, plus the number of its [`PageKind`].
+/// The first form of a page in a slot. The number of its [`PageKind`] is added.
 const FORM_STORED: u64 = 2;
 
 /// Units that an entry can address.

@@ -3,7 +3,7 @@
 use crate::builder::KernelBuilder;
 use crate::inst::Op;
 use crate::ir::{self, AtomOp, Conflict, Few, Inst, LoadHint, MemAddr, RegId, StoreHint};
-use crate::types::{AtomicElement, Element, Global, Shared, Space, Value};
+use crate::types::{Element, Global, Shared, Space, Value};
 use crate::value::{Operand, Reg, Var};
 use std::fmt;
 use std::marker::PhantomData;
@@ -173,22 +173,8 @@ impl<'k, S: Space, E: Element> Addr<'k, S, E> {
     /// ```
     #[must_use]
     pub fn load(self) -> Reg<'k, E::Reg> {
-        self.load_with(LoadHint::Default)
-    }
-
-    /// Loads one element with a cache hint.
-    ///
-    /// ```
-    /// use trueno_gpu::ir::LoadHint;
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// let word = k.param_ptr::<u32>("input").load_with(LoadHint::NonCoherent);
-    /// # let _ = word;
-    /// ```
-    #[must_use]
-    pub fn load_with(self, hint: LoadHint) -> Reg<'k, E::Reg> {
-        let dst = self.k.fresh::<E::Reg>();
-        self.k.push(self.load_inst([dst.id], hint));
-        dst
+        let [loaded] = self.load_vec();
+        loaded
     }
 
     /// Loads one element through an address that all lanes share, so that the result is uniform. The validator checks
@@ -245,18 +231,7 @@ impl<'k, S: Space, E: Element> Addr<'k, S, E> {
     /// k.param_ptr::<u8>("out").index(k.lane_id()).store(0);
     /// ```
     pub fn store(self, value: impl Operand<'k, E::Reg>) {
-        self.store_with(StoreHint::Default, value);
-    }
-
-    /// Stores one element with a cache hint.
-    ///
-    /// ```
-    /// use trueno_gpu::ir::StoreHint;
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// k.param_ptr::<u32>("out").index(k.lane_id()).store_with(StoreHint::Streaming, 1u32);
-    /// ```
-    pub fn store_with(self, hint: StoreHint, value: impl Operand<'k, E::Reg>) {
-        self.k.push(self.store_inst([value], hint));
+        self.store_vec([value]);
     }
 
     /// Stores two or four elements at once. The address must be aligned to their total size.
@@ -266,18 +241,7 @@ impl<'k, S: Space, E: Element> Addr<'k, S, E> {
     /// k.param_ptr::<u32>("out").store_vec([1u32, 2]);
     /// ```
     pub fn store_vec<const N: usize, V: Operand<'k, E::Reg>>(self, values: [V; N]) {
-        self.store_vec_with(StoreHint::Default, values);
-    }
-
-    /// Stores two or four elements at once, with a cache hint.
-    ///
-    /// ```
-    /// use trueno_gpu::ir::StoreHint;
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// k.param_ptr::<u32>("out").store_vec_with(StoreHint::L2, [0u32; 4]);
-    /// ```
-    pub fn store_vec_with<const N: usize, V: Operand<'k, E::Reg>>(self, hint: StoreHint, values: [V; N]) {
-        self.k.push(self.store_inst(values, hint));
+        self.k.push(self.store_inst(values, StoreHint::Default));
     }
 
     /// Stores one element where lanes may write the same bytes on purpose. Any one of them wins.
@@ -300,17 +264,12 @@ pub(crate) fn conflicting(mut inst: Inst) -> Inst {
     inst
 }
 
-impl<'k, S: Space, E: AtomicElement> Addr<'k, S, E> {
+impl<'k, S: Space> Addr<'k, S, u32> {
     pub(crate) fn atomic_inst(self, dst: Option<RegId>, op: AtomOp, value: ir::Operand) -> Inst {
-        Inst::Atomic { dst, op, ty: E::MEM, addr: self.mem(), value, compare: None }
+        Inst::Atomic { dst, op, addr: self.mem(), value }
     }
 
-    pub(crate) fn exchange_inst(self, dst: RegId, compare: ir::Operand, value: ir::Operand) -> Inst {
-        let (dst, compare) = (Some(dst), Some(compare));
-        Inst::Atomic { dst, op: AtomOp::Cas, ty: E::MEM, addr: self.mem(), value, compare }
-    }
-
-    /// Changes the element atomically and returns the old value. For [`AtomOp::Cas`] use [`Addr::compare_exchange`].
+    /// Changes the element atomically and returns the old value.
     ///
     /// ```
     /// use trueno_gpu::ir::AtomOp;
@@ -319,9 +278,9 @@ impl<'k, S: Space, E: AtomicElement> Addr<'k, S, E> {
     /// # let _ = ticket;
     /// ```
     #[must_use]
-    pub fn atomic(self, op: AtomOp, value: impl Operand<'k, E::Reg>) -> Reg<'k, E::Reg> {
+    pub fn atomic(self, op: AtomOp, value: impl Operand<'k, u32>) -> Reg<'k, u32> {
         let value = value.lower(self.k);
-        let dst = self.k.fresh::<E::Reg>();
+        let dst = self.k.fresh();
         self.k.push(self.atomic_inst(Some(dst.id), op, value));
         dst
     }
@@ -334,28 +293,9 @@ impl<'k, S: Space, E: AtomicElement> Addr<'k, S, E> {
     /// let bitmap = k.shared_per_block("bitmap", 4, 4).base::<u32>();
     /// bitmap.reduce(AtomOp::Or, 1u32 << k.lane_id());
     /// ```
-    pub fn reduce(self, op: AtomOp, value: impl Operand<'k, E::Reg>) {
+    pub fn reduce(self, op: AtomOp, value: impl Operand<'k, u32>) {
         let value = value.lower(self.k);
         self.k.push(self.atomic_inst(None, op, value));
-    }
-
-    /// Stores `new` atomically if the element equals `expected`. Returns the old value.
-    ///
-    /// ```
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// let old = k.param_ptr::<u32>("lock").compare_exchange(0u32, 1u32);
-    /// # let _ = old;
-    /// ```
-    #[must_use]
-    pub fn compare_exchange(
-        self,
-        expected: impl Operand<'k, E::Reg>,
-        new: impl Operand<'k, E::Reg>,
-    ) -> Reg<'k, E::Reg> {
-        let (compare, value) = (expected.lower(self.k), new.lower(self.k));
-        let dst = self.k.fresh::<E::Reg>();
-        self.k.push(self.exchange_inst(dst.id, compare, value));
-        dst
     }
 }
 

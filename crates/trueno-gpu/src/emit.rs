@@ -6,10 +6,9 @@ mod operand;
 use crate::inst::Op;
 use crate::ir::shared::GRANTED_ALIGN;
 use crate::ir::{
-    AtomOp, BoolOp, Branch, FenceScope, Inst, KernelIr, LabelId, LoadHint, Operand, ParamTy, PredUse, ReduxOp,
+    AtomOp, BoolOp, Branch, Inst, KernelIr, LabelId, LoadHint, Operand, ParamTy, PredUse, ReduxOp, ShflMode, Stmt,
+    StoreHint, VoteMode, loop_tail_test,
 };
-use crate::ir::{Stmt, StoreHint};
-use crate::ir::{VoteMode, loop_tail_test};
 use crate::target::Target;
 use crate::types::{MemTy, RegClass, StateSpace};
 use crate::validate::{ValidKernel, ValidateError};
@@ -21,6 +20,9 @@ const SHARED_SYMBOL: &str = "shared_memory";
 
 /// A register for the unused half of an unpacked number, since `_` is newer than the default PTX version.
 const LOW_HALF_SINK: &str = "%low";
+
+/// The member mask of warp operations and warp barriers.
+const ALL_LANES: &str = "0xFFFFFFFF";
 
 /// Writes the kernel as PTX text for its own target.
 ///
@@ -281,8 +283,6 @@ impl<'a> Emitter<'a> {
                 let (before, after) = match hint {
                     LoadHint::Default => ("", ""),
                     LoadHint::NonCoherent => ("", ".nc"),
-                    LoadHint::L2 => ("", ".cg"),
-                    LoadHint::Streaming => ("", ".cs"),
                     LoadHint::Volatile => (".volatile", ""),
                 };
                 let (space, vector) = (space(addr.space), vector(regs.len()));
@@ -290,31 +290,21 @@ impl<'a> Emitter<'a> {
             }
             Inst::Store { src, ty, addr, hint, .. } => {
                 let values: Vec<_> = src.iter().map(|v| self.operand(*v, ty.class(), mem(*ty))).collect();
-                let (before, after) = match hint {
-                    StoreHint::Default => ("", ""),
-                    StoreHint::L2 => ("", ".cg"),
-                    StoreHint::Streaming => ("", ".cs"),
-                    StoreHint::Volatile => (".volatile", ""),
+                let volatile = match hint {
+                    StoreHint::Default => "",
+                    StoreHint::Volatile => ".volatile",
                 };
                 let (space, vector) = (space(addr.space), vector(values.len()));
-                one(format!(
-                    "{name}{before}{space}{after}{vector}.{} {}, {}",
-                    mem(*ty),
-                    self.addr(*addr),
-                    group(&values)
-                ))
+                one(format!("{name}{volatile}{space}{vector}.{} {}, {}", mem(*ty), self.addr(*addr), group(&values)))
             }
-            Inst::Atomic { dst, op, ty, addr, value, compare } => {
-                let (op, kind) = atomic(*op, *ty);
-                let mut text = format!("{name}{}.{op}.{kind} ", space(addr.space));
-                if let Some(dst) = dst {
-                    put!(text, "{}, ", self.reg(*dst));
-                }
-                text += &self.addr(*addr);
-                for v in compare.iter().chain([value]) {
-                    put!(text, ", {}", self.operand(*v, ty.class(), kind));
-                }
-                one(text)
+            Inst::Atomic { dst, op, addr, value } => {
+                let op = match op {
+                    AtomOp::Add => "add.u32",
+                    AtomOp::Or => "or.b32",
+                };
+                let old = dst.map_or_else(String::new, |dst| format!("{}, ", self.reg(dst)));
+                let (addr, space) = (self.addr(*addr), space(addr.space));
+                one(format!("{name}{space}.{op} {old}{addr}, {}", self.operand(*value, RegClass::B32, op)))
             }
             _ => one(self.spell_warp(inst, name)),
         }
@@ -323,47 +313,31 @@ impl<'a> Emitter<'a> {
     fn spell_warp(&self, inst: &Inst, name: &str) -> String {
         let word = |v| self.operand(v, RegClass::B32, "b32");
         match inst {
-            Inst::Shfl { dst, in_range, src, lane, clamp, mask, .. } => {
+            Inst::Shfl { mode, dst, in_range, src, lane } => {
                 let range = in_range.map_or_else(String::new, |p| format!("|{}", self.reg(p)));
-                format!("{name} {}{range}, {}, {}, {clamp}, {}", self.reg(*dst), word(*src), word(*lane), word(*mask))
+                // `up` compares with the lowest source lane, the others with the highest.
+                let clamp = if *mode == ShflMode::Up { 0 } else { 31 };
+                format!("{name} {}{range}, {}, {}, {clamp}, {ALL_LANES}", self.reg(*dst), word(*src), word(*lane))
             }
-            Inst::Vote { mode, dst, src, mask } => {
+            Inst::Vote { mode, dst, src } => {
                 let mode = match mode {
                     VoteMode::Any => "any",
                     VoteMode::All => "all",
-                    VoteMode::Uni => "uni",
                 };
-                format!("{name}.{mode}.pred {}, {}, {}", self.reg(*dst), self.pred(*src), word(*mask))
+                format!("{name}.{mode}.pred {}, {}, {ALL_LANES}", self.reg(*dst), self.pred(*src))
             }
-            Inst::Ballot { dst, src, mask } => {
-                format!("{name} {}, {}, {}", self.reg(*dst), self.pred(*src), word(*mask))
-            }
-            Inst::MatchAny { dst, src, class, mask } => {
-                let kind = if *class == RegClass::B64 { "b64" } else { "b32" };
-                format!("{name}.{kind} {}, {}, {}", self.reg(*dst), self.operand(*src, *class, kind), word(*mask))
-            }
-            Inst::Redux { op, dst, src, mask } => {
-                let (op, kind) = match op {
-                    ReduxOp::Add => ("add", "u32"),
-                    ReduxOp::Min => ("min", "u32"),
-                    ReduxOp::Max => ("max", "u32"),
-                    ReduxOp::And => ("and", "b32"),
-                    ReduxOp::Or => ("or", "b32"),
-                    ReduxOp::Xor => ("xor", "b32"),
+            Inst::Ballot { dst, src } => format!("{name} {}, {}, {ALL_LANES}", self.reg(*dst), self.pred(*src)),
+            Inst::MatchAny { dst, src } => format!("{name} {}, {}, {ALL_LANES}", self.reg(*dst), word(*src)),
+            Inst::Redux { op, dst, src } => {
+                let op = match op {
+                    ReduxOp::Add => "add.u32",
+                    ReduxOp::Max => "max.u32",
+                    ReduxOp::Or => "or.b32",
                 };
-                format!("{name}.{op}.{kind} {}, {}, {}", self.reg(*dst), word(*src), word(*mask))
+                format!("{name}.{op} {}, {}, {ALL_LANES}", self.reg(*dst), word(*src))
             }
-            Inst::ActiveMask { dst } => format!("{name} {}", self.reg(*dst)),
-            Inst::BarWarp { mask } => format!("{name} {}", word(*mask)),
+            Inst::BarWarp => format!("{name} {ALL_LANES}"),
             Inst::BarBlock => format!("{name} 0"),
-            Inst::Fence { scope } => {
-                let scope = match scope {
-                    FenceScope::Block => "cta",
-                    FenceScope::Device => "gl",
-                    FenceScope::System => "sys",
-                };
-                format!("{name}.{scope}")
-            }
             _ => unreachable!("the caller handles all other instructions"),
         }
     }
@@ -413,12 +387,9 @@ const fn space(space: StateSpace) -> &'static str {
 const fn mem(ty: MemTy) -> &'static str {
     match ty {
         MemTy::U8 => "u8",
-        MemTy::I8 => "s8",
         MemTy::U16 => "u16",
         MemTy::I16 => "s16",
         MemTy::U32 => "u32",
-        MemTy::I32 => "s32",
-        MemTy::F32 => "f32",
         MemTy::U64 => "u64",
     }
 }
@@ -436,24 +407,5 @@ fn group(items: &[String]) -> String {
     match items {
         [one] => one.clone(),
         _ => format!("{{{}}}", items.join(", ")),
-    }
-}
-
-/// Returns the operation and the type: sums and orders are typed, the others work on bits.
-const fn atomic(op: AtomOp, ty: MemTy) -> (&'static str, &'static str) {
-    let (bits, number) = match ty {
-        MemTy::U64 => ("b64", "u64"),
-        MemTy::I32 => ("b32", "s32"),
-        _ => ("b32", "u32"),
-    };
-    match op {
-        AtomOp::Add => ("add", number),
-        AtomOp::Min => ("min", number),
-        AtomOp::Max => ("max", number),
-        AtomOp::And => ("and", bits),
-        AtomOp::Or => ("or", bits),
-        AtomOp::Xor => ("xor", bits),
-        AtomOp::Exch => ("exch", bits),
-        AtomOp::Cas => ("cas", bits),
     }
 }

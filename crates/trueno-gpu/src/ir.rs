@@ -4,8 +4,8 @@
 //! A kernel runs as warps of 32 lanes in lockstep; a statement acts on the lanes that are *active* there.
 //!
 //! - [`Stmt::Inst`] runs its instruction on the active lanes; with a guard, only on those where the guard holds. In all
-//!   other lanes the destination keeps its value and no memory is accessed. Warp operations and barriers take part with
-//!   exactly the lanes that they run on.
+//!   other lanes the destination keeps its value and no memory is accessed. Warp operations and
+//!   barriers need all lanes.
 //! - [`Stmt::If`] splits the active lanes by its condition. They join again after it.
 //! - [`Stmt::Loop`] repeats its body until all lanes have left. Lanes leave by [`Stmt::Break`] with the loop's label,
 //!   and start the next iteration early by [`Stmt::Continue`]. When no lane is left inside, the lanes that broke out
@@ -23,8 +23,10 @@ pub(crate) mod shared;
 mod visit;
 
 pub use few::Few;
-pub use inst::{AtomOp, BoolOp, Combine, Conflict, FenceScope, Inst, LoadHint, MemAddr, Operand, PredUse, ShflMode};
-pub use inst::{ReduxOp, SpecialReg, StoreHint, VoteMode};
+pub use inst::{
+    AtomOp, BoolOp, Combine, Conflict, Inst, LoadHint, MemAddr, Operand, PredUse, ReduxOp, ShflMode, SpecialReg,
+    StoreHint, VoteMode,
+};
 pub use path::{BlockKind, Path};
 pub use shared::{RegionId, RegionInfo, RegionScope, SharedLayout};
 

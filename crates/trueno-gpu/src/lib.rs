@@ -104,10 +104,10 @@ pub mod validate;
 mod value;
 
 pub use addr::Addr;
-pub use builder::{Guarded, KernelBuilder, LoopLabel, Members, ScopeLabel, SharedPerBlock, SharedPerWarp};
+pub use builder::{Guarded, KernelBuilder, LoopLabel, ScopeLabel, SharedPerBlock, SharedPerWarp};
 pub use emit::{emit, emit_for};
 pub use target::{PtxVersion, Target};
-pub use types::{AtomicElement, Element, Global, Integer, Logic, Scalar, Shared, Space, Value, Word};
+pub use types::{Element, Global, Integer, Logic, Scalar, Shared, Space, Value, Word};
 pub use types::{MemTy, RegClass, StateSpace};
 pub use validate::{ValidKernel, ValidateError};
 pub use value::{Operand, Pred, Reg, Var};

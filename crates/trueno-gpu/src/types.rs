@@ -113,8 +113,8 @@ macro_rules! rows {
     )*};
 }
 rows! {
-    u32: Scalar, OPS: ScalarOps = U32;
-    i32: Scalar, OPS: ScalarOps = I32;
+    u32: Scalar, OPS: ScalarOps = WORD;
+    i32: Scalar, OPS: ScalarOps = WORD;
     f32: Scalar, OPS: ScalarOps = F32;
     u64: Scalar, OPS: ScalarOps = U64;
     u32: Integer, INT: IntegerOps = INT_U32;
@@ -142,18 +142,12 @@ impl Word for f32 {}
 pub enum MemTy {
     /// One byte, zero-extended to 32 bits by a load.
     U8,
-    /// One byte, sign-extended to 32 bits by a load.
-    I8,
     /// Two bytes, zero-extended to 32 bits by a load.
     U16,
     /// Two bytes, sign-extended to 32 bits by a load.
     I16,
     /// Four bytes.
     U32,
-    /// Four bytes, signed. Differs from `U32` only in atomic `min` and `max`.
-    I32,
-    /// Four bytes, IEEE single.
-    F32,
     /// Eight bytes.
     U64,
 }
@@ -168,9 +162,9 @@ impl MemTy {
     #[must_use]
     pub const fn bytes(self) -> u32 {
         match self {
-            Self::U8 | Self::I8 => 1,
+            Self::U8 => 1,
             Self::U16 | Self::I16 => 2,
-            Self::U32 | Self::I32 | Self::F32 => 4,
+            Self::U32 => 4,
             Self::U64 => 8,
         }
     }
@@ -199,7 +193,7 @@ impl MemTy {
 /// widened::<u8>();
 /// ```
 pub trait Element: Sealed + Copy + 'static {
-    /// The register type: `u32` for `u8` and `u16`, `i32` for `i8` and `i16`, else the type itself.
+    /// The register type: `u32` for `u8` and `u16`, `i32` for `i16`, else the type itself.
     type Reg: Scalar;
     /// The element as the IR names it.
     const MEM: MemTy;
@@ -214,29 +208,14 @@ macro_rules! elements {
     )*};
 }
 impl Sealed for u8 {}
-impl Sealed for i8 {}
 impl Sealed for u16 {}
 impl Sealed for i16 {}
-/// An element that atomics can work on: `u32`, `i32`, `u64`.
-///
-/// ```
-/// use trueno_gpu::{AtomicElement, Element, MemTy};
-/// fn mem<E: AtomicElement>() -> MemTy { E::MEM }
-/// assert_eq!(mem::<u64>(), MemTy::U64);
-/// ```
-pub trait AtomicElement: Element {}
-impl AtomicElement for u32 {}
-impl AtomicElement for i32 {}
-impl AtomicElement for u64 {}
 
 elements! {
     u8, u32, U8;
-    i8, i32, I8;
     u16, u32, U16;
     i16, i32, I16;
     u32, u32, U32;
-    i32, i32, I32;
-    f32, f32, F32;
     u64, u64, U64;
 }
 

@@ -6,7 +6,7 @@ use crate::ir::{self, PredUse, RegId};
 use crate::types::{Logic, Scalar, Value};
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{Add, BitAnd, BitOr, BitXor, Deref, Mul, Neg, Not, Shl, Shr, Sub};
+use std::ops::{Add, BitAnd, BitOr, BitXor, Deref, Mul, Not, Shl, Shr, Sub};
 
 /// A register of type `T`, assigned once. It is `Copy`. Each operation on it appends an instruction to its kernel.
 ///
@@ -325,19 +325,5 @@ impl<'k, T: Logic> Not for Var<'k, T> {
     fn not(self) -> Reg<'k, T> {
         // Negate the predicate now: a later `set` must not change it.
         self.0.k.pure(T::LOGIC.not.unwrap_or(Op::NotPred), &[self.0.lower(self.0.k)])
-    }
-}
-
-impl<'k> Neg for Reg<'k, i32> {
-    type Output = Reg<'k, i32>;
-    fn neg(self) -> Reg<'k, i32> {
-        self.k.pure(Op::NegS32, &[self.lower(self.k)])
-    }
-}
-
-impl<'k> Neg for Var<'k, i32> {
-    type Output = Reg<'k, i32>;
-    fn neg(self) -> Reg<'k, i32> {
-        -self.0
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::inst::Op;
 use crate::ir::{self, Inst};
-use crate::types::{Integer, Logic, Scalar, Value, Word};
+use crate::types::{Integer, Scalar, Value, Word};
 use crate::value::{Operand, Pred, Reg};
 
 impl<'k, T: Value> Reg<'k, T> {
@@ -10,16 +10,12 @@ impl<'k, T: Value> Reg<'k, T> {
         let args = [self.lower(self.k), rhs.lower(self.k)];
         self.k.pure(op, &args)
     }
-
-    fn unary<U: Value>(self, op: Op) -> Reg<'k, U> {
-        self.k.pure(op, &[self.lower(self.k)])
-    }
 }
 
 macro_rules! compares {
-    ($($name:ident $field:ident $text:literal;)*) => {
-        /// Comparisons. If an operand of an `f32` comparison is NaN, `ne` is true and the others are false.
-        impl<'k, T: Scalar> Reg<'k, T> {
+    ($($name:ident $text:literal;)*) => {
+        /// Comparisons.
+        impl<'k, T: Integer> Reg<'k, T> {
             $(
                 #[doc = concat!("Returns a predicate that holds where `self ", $text, " rhs`.\n\n```\n",
                     "let k = trueno_gpu::KernelBuilder::new(\"doc\");\n",
@@ -28,7 +24,7 @@ macro_rules! compares {
                 pub fn $name(self, rhs: impl Operand<'k, T>) -> Pred<'k> {
                     let (a, b) = (self.lower(self.k), rhs.lower(self.k));
                     let dst = self.k.fresh();
-                    self.k.push(Inst::Setp { op: T::OPS.$field, dst: dst.id, a, b, combine: None });
+                    self.k.push(Inst::Setp { op: T::INT.$name, dst: dst.id, a, b, combine: None });
                     dst
                 }
             )*
@@ -36,12 +32,12 @@ macro_rules! compares {
     };
 }
 compares! {
-    eq eq "==";
-    ne ne "!=";
-    lt lt "<";
-    le le "<=";
-    gt gt ">";
-    ge ge ">=";
+    eq "==";
+    ne "!=";
+    lt "<";
+    le "<=";
+    gt ">";
+    ge ">=";
 }
 
 impl<'k> Reg<'k, bool> {
@@ -70,69 +66,6 @@ impl<'k> Reg<'k, bool> {
     #[must_use]
     pub fn to_u32(self) -> Reg<'k, u32> {
         self.select(1u32, 0u32)
-    }
-}
-
-impl<'k, T: Integer> Reg<'k, T> {
-    /// Returns the smaller of two values.
-    ///
-    /// ```
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// let v = k.lane_id().min(7u32);
-    /// # let _ = v;
-    /// ```
-    #[must_use]
-    pub fn min(self, rhs: impl Operand<'k, T>) -> Self {
-        self.binary(T::INT.min, rhs)
-    }
-
-    /// Returns the larger of two values.
-    ///
-    /// ```
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// let v = k.lane_id().max(7u32);
-    /// # let _ = v;
-    /// ```
-    #[must_use]
-    pub fn max(self, rhs: impl Operand<'k, T>) -> Self {
-        self.binary(T::INT.max, rhs)
-    }
-
-    /// Returns the number of set bits.
-    ///
-    /// ```
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// let v = k.lane_id().popc();
-    /// # let _ = v;
-    /// ```
-    #[must_use]
-    pub fn popc(self) -> Reg<'k, u32> {
-        self.unary(T::INT.popc)
-    }
-
-    /// Returns the bits in reverse order.
-    ///
-    /// ```
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// let v = k.lane_id().brev();
-    /// # let _ = v;
-    /// ```
-    #[must_use]
-    pub fn brev(self) -> Self {
-        self.unary(T::INT.brev)
-    }
-
-    /// Returns the position of the highest set bit (for `i32`, of the highest bit that differs from the sign); all ones
-    /// if there is none.
-    ///
-    /// ```
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// let v = k.lane_id().bfind();
-    /// # let _ = v;
-    /// ```
-    #[must_use]
-    pub fn bfind(self) -> Reg<'k, u32> {
-        self.unary(T::INT.bfind)
     }
 }
 
@@ -184,7 +117,7 @@ macro_rules! methods {
             $(#[$doc])+
             #[doc = concat!("\n```\nlet k = trueno_gpu::KernelBuilder::new(\"doc\");\nlet x = k.lane_id();\nlet v = ", $example, ";\n# let _ = v;\n```")]
             #[must_use]
-            pub fn $name(self, $($arg: impl Operand<'k, u32>),*) -> Reg<'k, $ret> {
+            pub fn $name(self, $($arg: impl Operand<'k, $ty>),*) -> Reg<'k, $ret> {
                 let args = [self.lower(self.k), $($arg.lower(self.k)),*];
                 self.k.pure(Op::$op, &args)
             }
@@ -192,6 +125,16 @@ macro_rules! methods {
     };
 }
 methods! { u32;
+    /// Returns the smaller of two values.
+    min(b) -> u32 = MinU32, "x.min(7u32)";
+    /// Returns the larger of two values.
+    max(b) -> u32 = MaxU32, "x.max(7u32)";
+    /// Returns the number of set bits.
+    popc() -> u32 = Popc32, "x.popc()";
+    /// Returns the bits in reverse order.
+    brev() -> u32 = Brev32, "x.brev()";
+    /// Returns the position of the highest set bit; all ones for 0.
+    bfind() -> u32 = BfindU32, "x.bfind()";
     /// Returns the high 32 bits of the product.
     mul_hi(b) -> u32 = MulHiU32, "x.mul_hi(x)";
     /// Returns the full product.
@@ -210,37 +153,17 @@ methods! { u32;
     prmt(hi, selector) -> u32 = Prmt, "x.prmt(0u32, 0x0123u32)";
 }
 
-impl<'k> Reg<'k, u32> {
-    /// Returns `self * b + c` in 64 bits, for example a global address from an index.
-    ///
-    /// ```
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// let at = k.lane_id().mad_wide(8u32, k.param_u64("base"));
-    /// # let _ = at;
-    /// ```
-    #[must_use]
-    pub fn mad_wide(self, b: impl Operand<'k, u32>, c: impl Operand<'k, u64>) -> Reg<'k, u64> {
-        let args = [self.lower(self.k), b.lower(self.k), c.lower(self.k)];
-        self.k.pure(Op::MadWideU32, &args)
-    }
-}
-
-impl<'k> Reg<'k, i32> {
+methods! { i32;
+    /// Returns the smaller of two values.
+    min(b) -> i32 = MinS32, "x.as_i32().min(-7)";
+    /// Returns the larger of two values.
+    max(b) -> i32 = MaxS32, "x.as_i32().max(-7)";
     /// Returns the magnitude. The smallest number stays unchanged.
-    ///
-    /// ```
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// let v = k.lane_id().as_i32().abs();
-    /// # let _ = v;
-    /// ```
-    #[must_use]
-    pub fn abs(self) -> Self {
-        self.unary(Op::AbsS32)
-    }
+    abs() -> i32 = AbsS32, "x.as_i32().abs()";
 }
 
 /// Logic of three operands, with one `lop3` each.
-impl<'k, T: Integer + Word + Logic> Reg<'k, T> {
+impl<'k, T: Integer + Word> Reg<'k, T> {
     /// Returns `self | b | c`.
     ///
     /// ```

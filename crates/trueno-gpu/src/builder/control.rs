@@ -242,21 +242,6 @@ impl KernelBuilder {
         });
     }
 
-    /// Repeats the body, in the lanes where the condition holds, until it holds in none. The condition is tested first.
-    ///
-    /// ```
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// let i = k.var(k.lane_id());
-    /// k.while_(|| i.lt(40), || i.set(i + 1));
-    /// k.finish().unwrap();
-    /// ```
-    pub fn while_<'k>(&'k self, cond: impl FnOnce() -> Pred<'k>, body: impl FnOnce()) {
-        self.loop_(|l| {
-            l.break_if(!cond());
-            body();
-        });
-    }
-
     /// Runs the body and repeats it while it returns true, with one branch per iteration. All lanes must agree on the
     /// result.
     ///
@@ -271,21 +256,6 @@ impl KernelBuilder {
     /// ```
     pub fn do_while_uniform<'k>(&'k self, body: impl FnOnce() -> Pred<'k>) {
         self.loop_uniform(|l| l.break_if(!body()));
-    }
-
-    /// Runs the body and repeats it in the lanes where it returns true.
-    ///
-    /// ```
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// let i = k.var(k.lane_id());
-    /// k.do_while(|| {
-    ///     i.set(i + 1);
-    ///     i.lt(40)
-    /// });
-    /// k.finish().unwrap();
-    /// ```
-    pub fn do_while<'k>(&'k self, body: impl FnOnce() -> Pred<'k>) {
-        self.loop_(|l| l.break_if(!body()));
     }
 
     /// Runs the body once. `exit_if` leaves it early, on conditions that all lanes agree on.

@@ -58,8 +58,6 @@ conversions! {
         hi -> u32 = HighHalf, "x.to_u64().hi()";
     u32: /// Returns the nearest float, ties to even.
         to_f32 -> f32 = CvtF32U32, "x.to_f32()";
-    i32: /// Returns the nearest float, ties to even.
-        to_f32 -> f32 = CvtF32S32, "x.as_i32().to_f32()";
     f32: /// Rounds towards zero. Saturates out of range; NaN becomes 0.
         to_u32 -> u32 = CvtU32F32, "x.to_f32().to_u32()";
     f32: /// Approximates `1 / x`, within one unit in the last place. Subnormals count as zero.

@@ -3,7 +3,7 @@
 use super::KernelBuilder;
 use crate::addr::{Addr, conflicting, ids};
 use crate::ir::{AtomOp, LoadHint, PredUse, StoreHint};
-use crate::types::{AtomicElement, Element, Space, Value};
+use crate::types::{Element, Space, Value};
 use crate::value::{Operand, Pred, Reg, Var};
 
 /// Instructions under a predicate; see [`KernelBuilder::when`].
@@ -153,7 +153,7 @@ impl<'k> Guarded<'k> {
     /// # let k = trueno_gpu::KernelBuilder::new("doc");
     /// # let out = k.param_ptr::<u32>("out");
     /// # let p = k.lane_id().lt(1);
-    /// k.when(p).store_vec_with(StoreHint::Streaming, out, [1u32, 2]);
+    /// k.when(p).store_vec_with(StoreHint::Volatile, out, [1u32, 2]);
     /// ```
     pub fn store_vec_with<S: Space, E: Element, const N: usize, V: Operand<'k, E::Reg>>(
         self,
@@ -188,13 +188,7 @@ impl<'k> Guarded<'k> {
     /// let page = ticket.shfl(0);
     /// # let _ = page;
     /// ```
-    pub fn atomic<S: Space, E: AtomicElement>(
-        self,
-        old: Var<'k, E::Reg>,
-        addr: Addr<'k, S, E>,
-        op: AtomOp,
-        value: impl Operand<'k, E::Reg>,
-    ) {
+    pub fn atomic<S: Space>(self, old: Var<'k, u32>, addr: Addr<'k, S, u32>, op: AtomOp, value: impl Operand<'k, u32>) {
         let value = value.lower(self.k);
         self.k.push_guarded(addr.atomic_inst(Some(old.0.id), op, value), Some(self.guard));
     }
@@ -208,27 +202,8 @@ impl<'k> Guarded<'k> {
     /// # let p = k.lane_id().lt(9);
     /// k.when(p).reduce(bitmap, AtomOp::Or, k.lanemask_eq());
     /// ```
-    pub fn reduce<S: Space, E: AtomicElement>(self, addr: Addr<'k, S, E>, op: AtomOp, value: impl Operand<'k, E::Reg>) {
+    pub fn reduce<S: Space>(self, addr: Addr<'k, S, u32>, op: AtomOp, value: impl Operand<'k, u32>) {
         let value = value.lower(self.k);
         self.k.push_guarded(addr.atomic_inst(None, op, value), Some(self.guard));
-    }
-
-    /// Stores `new` atomically if the element equals `expected`. The old value goes to `old`.
-    ///
-    /// ```
-    /// # let k = trueno_gpu::KernelBuilder::new("doc");
-    /// # let lock = k.param_ptr::<u32>("lock");
-    /// let old = k.var(1u32);
-    /// k.when(k.lane_id().eq(0)).compare_exchange(old, lock, 0u32, 1u32);
-    /// ```
-    pub fn compare_exchange<S: Space, E: AtomicElement>(
-        self,
-        old: Var<'k, E::Reg>,
-        addr: Addr<'k, S, E>,
-        expected: impl Operand<'k, E::Reg>,
-        new: impl Operand<'k, E::Reg>,
-    ) {
-        let (compare, value) = (expected.lower(self.k), new.lower(self.k));
-        self.k.push_guarded(addr.exchange_inst(old.0.id, compare, value), Some(self.guard));
     }
 }

@@ -11,7 +11,6 @@ mod warp;
 pub use control::{LoopLabel, ScopeLabel};
 pub use guard::Guarded;
 pub use shared::{SharedPerBlock, SharedPerWarp};
-pub use warp::Members;
 
 use crate::addr::Addr;
 use crate::inst::Op;

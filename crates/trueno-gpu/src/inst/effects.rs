@@ -1,7 +1,7 @@
 //! The rows of instructions that do more than compute: memory, warp operations and barriers.
 
 use super::{CountKind, InstInfo, Uniformity};
-use crate::ir::{AtomOp, Inst, ShflMode, SpecialReg};
+use crate::ir::{Inst, ShflMode, SpecialReg};
 use crate::target::PtxVersion;
 use crate::types::StateSpace::{Global, Shared};
 
@@ -16,64 +16,51 @@ pub(super) const fn special(reg: SpecialReg) -> (&'static str, bool) {
         SpecialReg::LanemaskEq => ("%lanemask_eq", false),
         SpecialReg::LanemaskLe => ("%lanemask_le", false),
         SpecialReg::LanemaskLt => ("%lanemask_lt", false),
-        SpecialReg::LanemaskGe => ("%lanemask_ge", false),
         SpecialReg::LanemaskGt => ("%lanemask_gt", false),
     }
-}
-
-const fn row(ptx_name: &'static str, major: u8, minor: u8, uniformity: Uniformity, count: CountKind) -> InstInfo {
-    InstInfo { ptx_name, min_ptx: PtxVersion(major, minor), min_sm: 70, uniformity, count }
 }
 
 pub(super) fn info(inst: &Inst) -> InstInfo {
     use CountKind as C;
     use Uniformity::{Always, LaneOperand, Never, Pure};
+    let row = InstInfo::everywhere;
     match inst {
         Inst::Pure { op, .. } | Inst::Setp { op, .. } => op.info(),
         // Nothing may depend on it, so it cannot make lanes diverge.
-        Inst::Arbitrary { .. } => row("", 6, 0, Always, C::Move),
-        Inst::Special { reg, .. } => row("mov.u32", 6, 0, if reg.is_uniform() { Always } else { Never }, C::Move),
-        Inst::Param { .. } => row("ld.param", 6, 0, Always, C::Move),
-        Inst::SharedBase { .. } => row("mov.u32", 6, 0, Always, C::Move),
+        Inst::Arbitrary { .. } => row("", Always, C::Move),
+        Inst::Special { reg, .. } => row("mov.u32", if reg.is_uniform() { Always } else { Never }, C::Move),
+        Inst::Param { .. } => row("ld.param", Always, C::Move),
+        Inst::SharedBase { .. } => row("mov.u32", Always, C::Move),
         Inst::Load { addr, uniform, .. } => {
             let count = match addr.space {
                 Global => C::GlobalLoad,
                 Shared => C::SharedLoad,
             };
-            row("ld", 6, 0, if *uniform { Always } else { Never }, count)
+            row("ld", if *uniform { Always } else { Never }, count)
         }
         Inst::Store { addr, .. } => {
             let count = match addr.space {
                 Global => C::GlobalStore,
                 Shared => C::SharedStore,
             };
-            row("st", 6, 0, Never, count)
+            row("st", Never, count)
         }
         Inst::Atomic { dst, addr, .. } => {
             let count = match addr.space {
                 Global => C::GlobalAtomic,
                 Shared => C::SharedAtomic,
             };
-            row(if dst.is_some() { "atom" } else { "red" }, 6, 0, Never, count)
+            row(if dst.is_some() { "atom" } else { "red" }, Never, count)
         }
-        Inst::Shfl { mode: ShflMode::Idx, .. } => row("shfl.sync.idx.b32", 6, 0, LaneOperand, C::Warp),
-        Inst::Shfl { mode: ShflMode::Up, .. } => row("shfl.sync.up.b32", 6, 0, Never, C::Warp),
-        Inst::Shfl { mode: ShflMode::Down, .. } => row("shfl.sync.down.b32", 6, 0, Never, C::Warp),
-        Inst::Shfl { mode: ShflMode::Bfly, .. } => row("shfl.sync.bfly.b32", 6, 0, Never, C::Warp),
-        Inst::Vote { .. } => row("vote.sync", 6, 0, Always, C::Warp),
-        Inst::Ballot { .. } => row("vote.sync.ballot.b32", 6, 0, Always, C::Warp),
-        Inst::MatchAny { .. } => row("match.any.sync", 6, 0, Never, C::Warp),
-        Inst::Redux { .. } => InstInfo { min_sm: 80, ..row("redux.sync", 7, 0, Always, C::Warp) },
-        Inst::ActiveMask { .. } => row("activemask.b32", 6, 2, Never, C::Warp),
-        Inst::BarWarp { .. } => row("bar.warp.sync", 6, 0, Pure, C::Barrier),
-        Inst::BarBlock => row("bar.sync", 6, 0, Pure, C::Barrier),
-        Inst::Fence { .. } => row("membar", 6, 0, Pure, C::Barrier),
-    }
-}
-
-impl AtomOp {
-    /// Returns `true` if the operation exists as a reduction (`red`), which does not return the old value.
-    pub(crate) const fn has_reduction(self) -> bool {
-        !matches!(self, Self::Exch | Self::Cas)
+        Inst::Shfl { mode: ShflMode::Idx, .. } => row("shfl.sync.idx.b32", LaneOperand, C::Warp),
+        Inst::Shfl { mode: ShflMode::Up, .. } => row("shfl.sync.up.b32", Never, C::Warp),
+        Inst::Shfl { mode: ShflMode::Down, .. } => row("shfl.sync.down.b32", Never, C::Warp),
+        Inst::Shfl { mode: ShflMode::Bfly, .. } => row("shfl.sync.bfly.b32", Never, C::Warp),
+        Inst::Vote { .. } => row("vote.sync", Always, C::Warp),
+        Inst::Ballot { .. } => row("vote.sync.ballot.b32", Always, C::Warp),
+        Inst::MatchAny { .. } => row("match.any.sync.b32", Never, C::Warp),
+        Inst::Redux { .. } => InstInfo { min_ptx: PtxVersion(7, 0), min_sm: 80, ..row("redux.sync", Always, C::Warp) },
+        Inst::BarWarp => row("bar.warp.sync", Pure, C::Barrier),
+        Inst::BarBlock => row("bar.sync", Pure, C::Barrier),
     }
 }

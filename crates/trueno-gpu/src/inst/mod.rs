@@ -31,7 +31,7 @@ use crate::target::PtxVersion;
 pub enum Uniformity {
     /// If all sources are uniform.
     Pure,
-    /// Always, as for votes of all lanes, parameters and the block's index.
+    /// Always, as for votes, parameters and the block's index.
     Always,
     /// If the lane operand is uniform, as for a shuffle by index.
     LaneOperand,
@@ -67,9 +67,9 @@ pub enum CountKind {
     SharedAtomic,
     /// Atomic or reduction on global memory.
     GlobalAtomic,
-    /// Vote, shuffle, match.
+    /// Vote, shuffle, match, reduction.
     Warp,
-    /// Barrier or fence.
+    /// Barrier.
     Barrier,
     /// Branch. Branches are control flow statements, not an [`Inst`].
     Branch,
@@ -98,6 +98,13 @@ pub struct InstInfo {
     pub count: CountKind,
 }
 
+impl InstInfo {
+    /// Returns the row of an instruction that every target has.
+    const fn everywhere(ptx_name: &'static str, uniformity: Uniformity, count: CountKind) -> Self {
+        Self { ptx_name, min_ptx: PtxVersion(6, 0), min_sm: 70, uniformity, count }
+    }
+}
+
 impl Inst {
     /// Returns the row of the instruction.
     ///
@@ -110,10 +117,7 @@ impl Inst {
     /// ```
     #[must_use]
     pub fn info(&self) -> InstInfo {
-        match self {
-            Self::Pure { op, .. } | Self::Setp { op, .. } => op.info(),
-            _ => effects::info(self),
-        }
+        effects::info(self)
     }
 }
 

@@ -1,7 +1,6 @@
 //! The results of single lanes, where the PTX ISA has edge cases.
 
 use crate::ir::{AtomOp, ShflMode};
-use crate::types::MemTy;
 
 /// Returns the low 32 bits.
 #[expect(clippy::cast_possible_truncation, reason = "dropping the high half is the purpose")]
@@ -60,15 +59,6 @@ pub(super) fn bfind_shiftamt(a: u32) -> u32 {
     if a == 0 { u32::MAX } else { a.leading_zeros() }
 }
 
-/// Returns the highest bit that differs from the sign; all ones for 0 and -1.
-pub(super) fn bfind_signed(a: u32) -> u32 {
-    bfind(if a.cast_signed() < 0 { !a } else { a })
-}
-
-pub(super) fn bfind64(a: u64) -> u32 {
-    63u32.wrapping_sub(a.leading_zeros())
-}
-
 /// `bfe.u32`: `len` bits from bit `pos`; bits past 31 read as 0. Only the low bytes of `pos` and `len` count.
 pub(super) fn bfe(a: u32, pos: u32, len: u32) -> u32 {
     let len = len & 0xff;
@@ -117,10 +107,6 @@ pub(super) fn float2(a: u32, b: u32, f: fn(f32, f32) -> f32) -> u32 {
     canonical(f(f32::from_bits(a), f32::from_bits(b)))
 }
 
-pub(super) fn float_cmp(a: u32, b: u32, f: fn(f32, f32) -> bool) -> bool {
-    f(f32::from_bits(a), f32::from_bits(b))
-}
-
 /// Flushes subnormals to zero of the same sign.
 fn flush(v: f32) -> f32 {
     if v.is_subnormal() { 0f32.copysign(v) } else { v }
@@ -146,78 +132,40 @@ pub(super) fn from_u32(a: u32) -> u32 {
     (a as f32).to_bits()
 }
 
-#[expect(clippy::cast_precision_loss, reason = "`as` rounds to nearest even, as cvt.rn does")]
-pub(super) fn from_i32(a: u32) -> u32 {
-    (a.cast_signed() as f32).to_bits()
-}
-
-/// Returns the lane that a shuffle reads, and whether it was in range (if not, the lane reads itself). `b` is the lane
-/// operand, `c` the clamp operand: clamp in bits 0 to 4, segment mask in bits 8 to 12.
+/// Returns the lane that a shuffle reads, and `true` if it is in range (if not, the lane reads itself). Only the low five
+/// bits of `operand` count.
 ///
 /// ```
 /// use trueno_gpu::{inst::shfl_source, ir::ShflMode};
-/// assert_eq!(shfl_source(ShflMode::Up, 5, 2, 0), (3, true));
-/// assert_eq!(shfl_source(ShflMode::Up, 1, 2, 0), (1, false));
-/// assert_eq!(shfl_source(ShflMode::Idx, 9, 35, 31), (3, true));
+/// assert_eq!(shfl_source(ShflMode::Up, 5, 2), (3, true));
+/// assert_eq!(shfl_source(ShflMode::Up, 1, 2), (1, false));
+/// assert_eq!(shfl_source(ShflMode::Idx, 9, 35), (3, true));
 /// ```
 #[must_use]
-pub fn shfl_source(mode: ShflMode, lane: u32, b: u32, c: u32) -> (u32, bool) {
-    let segment = c >> 8 & 31;
-    let bound = lane & segment | c & 31 & !segment;
-    let step = b & 31;
-    // A source below lane 0 wraps to a large number, so only `Up` needs the signed view.
+pub fn shfl_source(mode: ShflMode, lane: u32, operand: u32) -> (u32, bool) {
+    let step = operand & 31;
+    // A source below lane 0 wraps to a large number.
     let source = match mode {
-        ShflMode::Idx => lane & segment | step & !segment,
+        ShflMode::Idx => step,
         ShflMode::Up => lane.wrapping_sub(step),
         ShflMode::Down => lane + step,
         ShflMode::Bfly => lane ^ step,
     };
-    let in_range = match mode {
-        ShflMode::Up => source.cast_signed() >= bound.cast_signed(),
-        _ => source <= bound,
-    };
+    let in_range = source < 32;
     (if in_range { source } else { lane }, in_range)
 }
 
-/// Returns the value that an atomic stores. 32-bit types use the low halves. Only `Cas` uses `compare`.
+/// Returns the value that an atomic stores.
 ///
 /// ```
-/// use trueno_gpu::{inst::atomic_result, ir::AtomOp, MemTy};
-/// assert_eq!(atomic_result(AtomOp::Add, MemTy::U32, 0xffff_ffff, 2, 0), 1);
-/// assert_eq!(atomic_result(AtomOp::Min, MemTy::I32, 0xffff_ffff, 2, 0), 0xffff_ffff);
-/// assert_eq!(atomic_result(AtomOp::Cas, MemTy::U64, 7, 9, 8), 7);
+/// use trueno_gpu::{inst::atomic_result, ir::AtomOp};
+/// assert_eq!(atomic_result(AtomOp::Add, 0xffff_ffff, 2), 1);
+/// assert_eq!(atomic_result(AtomOp::Or, 5, 2), 7);
 /// ```
 #[must_use]
-pub fn atomic_result(op: AtomOp, ty: MemTy, old: u64, value: u64, compare: u64) -> u64 {
-    let trim = |v: u64| if ty == MemTy::U64 { v } else { u64::from(low(v)) };
-    let (old, value) = (trim(old), trim(value));
-    let less = if ty == MemTy::I32 { low(old).cast_signed() < low(value).cast_signed() } else { old < value };
-    trim(match op {
+pub const fn atomic_result(op: AtomOp, old: u32, value: u32) -> u32 {
+    match op {
         AtomOp::Add => old.wrapping_add(value),
-        AtomOp::Min => {
-            if less {
-                old
-            } else {
-                value
-            }
-        }
-        AtomOp::Max => {
-            if less {
-                value
-            } else {
-                old
-            }
-        }
-        AtomOp::And => old & value,
         AtomOp::Or => old | value,
-        AtomOp::Xor => old ^ value,
-        AtomOp::Exch => value,
-        AtomOp::Cas => {
-            if old == trim(compare) {
-                value
-            } else {
-                old
-            }
-        }
-    })
+    }
 }

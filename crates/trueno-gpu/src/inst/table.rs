@@ -3,10 +3,9 @@
 use super::lanes::{Lanes, cmp32, cmp64, d1, d1w1, d2, narrow1, w1, w2, w3, w4, widen1, widen2, widen3};
 use super::semantics as s;
 use super::{CountKind, InstInfo, Uniformity};
-use crate::target::PtxVersion;
 
 macro_rules! table {
-    ($($(#[$doc:meta])* $op:ident $name:literal ($major:literal, $minor:literal) $count:ident $lanes:expr;)*) => {
+    ($($(#[$doc:meta])* $op:ident $name:literal $count:ident $lanes:expr;)*) => {
         /// A pure instruction. Its result depends only on its sources, lane by lane.
         ///
         /// ```
@@ -24,7 +23,7 @@ macro_rules! table {
             /// All pure instructions.
             ///
             /// ```
-            /// assert!(trueno_gpu::inst::Op::ALL.len() > 80);
+            /// assert!(trueno_gpu::inst::Op::ALL.contains(&trueno_gpu::inst::Op::AddU32));
             /// ```
             pub const ALL: &'static [Self] = &[$(Self::$op),*];
 
@@ -36,10 +35,10 @@ macro_rules! table {
             /// ```
             #[must_use]
             pub const fn info(self) -> InstInfo {
-                let (ptx_name, min_ptx, count) = match self {
-                    $(Self::$op => ($name, PtxVersion($major, $minor), CountKind::$count),)*
+                let (ptx_name, count) = match self {
+                    $(Self::$op => ($name, CountKind::$count),)*
                 };
-                InstInfo { ptx_name, min_ptx, min_sm: 70, uniformity: Uniformity::Pure, count }
+                InstInfo::everywhere(ptx_name, Uniformity::Pure, count)
             }
 
             /// Returns the meaning. Its variant is also the signature.
@@ -65,123 +64,107 @@ macro_rules! signed {
 
 table! {
     // Copies and conversions
-    Mov32 "mov.b32" (6, 0) Move w1!(|a| a);
-    Mov64 "mov.b64" (6, 0) Move d1!(|a| a);
-    MovPred "mov.pred" (6, 0) Move Lanes::P1(|p| p);
+    Mov32 "mov.b32" Move w1!(|a| a);
+    Mov64 "mov.b64" Move d1!(|a| a);
+    MovPred "mov.pred" Move Lanes::P1(|p| p);
     /// Zero-extends.
-    CvtU64U32 "cvt.u64.u32" (6, 0) Alu widen1!(u64::from);
+    CvtU64U32 "cvt.u64.u32" Alu widen1!(u64::from);
     /// Low half.
-    CvtU32U64 "cvt.u32.u64" (6, 0) Move narrow1!(s::low);
+    CvtU32U64 "cvt.u32.u64" Move narrow1!(s::low);
     /// High half, spelt as an unpacking move.
-    HighHalf "mov.b64" (6, 0) Move narrow1!(s::high);
+    HighHalf "mov.b64" Move narrow1!(s::high);
     /// Joins the low and high half, spelt as a packing move.
-    Pack "mov.b64" (6, 0) Move widen2!(s::pack);
-    CvtF32U32 "cvt.rn.f32.u32" (6, 0) Alu w1!(s::from_u32);
-    CvtF32S32 "cvt.rn.f32.s32" (6, 0) Alu w1!(s::from_i32);
-    CvtU32F32 "cvt.rzi.u32.f32" (6, 0) Alu w1!(s::to_u32);
+    Pack "mov.b64" Move widen2!(s::pack);
+    CvtF32U32 "cvt.rn.f32.u32" Alu w1!(s::from_u32);
+    CvtU32F32 "cvt.rzi.u32.f32" Alu w1!(s::to_u32);
 
     // 32-bit arithmetic
-    AddU32 "add.u32" (6, 0) Alu w2!(u32::wrapping_add);
-    SubU32 "sub.u32" (6, 0) Alu w2!(u32::wrapping_sub);
-    MulLoU32 "mul.lo.u32" (6, 0) Alu w2!(u32::wrapping_mul);
-    MulHiU32 "mul.hi.u32" (6, 0) Alu w2!(|a, b| s::high(u64::from(a) * u64::from(b)));
-    MadLoU32 "mad.lo.u32" (6, 0) Alu w3!(|a, b, c| a.wrapping_mul(b).wrapping_add(c));
-    NegS32 "neg.s32" (6, 0) Alu w1!(u32::wrapping_neg);
-    AbsS32 "abs.s32" (6, 0) Alu w1!(|a| a.cast_signed().unsigned_abs());
-    MinU32 "min.u32" (6, 0) Alu w2!(|a, b| a.min(b));
-    MaxU32 "max.u32" (6, 0) Alu w2!(|a, b| a.max(b));
-    MinS32 "min.s32" (6, 0) Alu w2!(|a, b| signed!(a, b, a.min(b).cast_unsigned()));
-    MaxS32 "max.s32" (6, 0) Alu w2!(|a, b| signed!(a, b, a.max(b).cast_unsigned()));
-    MulWideU32 "mul.wide.u32" (6, 0) Alu widen2!(|a, b| u64::from(a) * u64::from(b));
-    MadWideU32 "mad.wide.u32" (6, 0) Alu widen3!(|a, b, c| (u64::from(a) * u64::from(b)).wrapping_add(c));
+    AddU32 "add.u32" Alu w2!(u32::wrapping_add);
+    SubU32 "sub.u32" Alu w2!(u32::wrapping_sub);
+    MulLoU32 "mul.lo.u32" Alu w2!(u32::wrapping_mul);
+    MulHiU32 "mul.hi.u32" Alu w2!(|a, b| s::high(u64::from(a) * u64::from(b)));
+    MadLoU32 "mad.lo.u32" Alu w3!(|a, b, c| a.wrapping_mul(b).wrapping_add(c));
+    AbsS32 "abs.s32" Alu w1!(|a| a.cast_signed().unsigned_abs());
+    MinU32 "min.u32" Alu w2!(|a, b| a.min(b));
+    MaxU32 "max.u32" Alu w2!(|a, b| a.max(b));
+    MinS32 "min.s32" Alu w2!(|a, b| signed!(a, b, a.min(b).cast_unsigned()));
+    MaxS32 "max.s32" Alu w2!(|a, b| signed!(a, b, a.max(b).cast_unsigned()));
+    MulWideU32 "mul.wide.u32" Alu widen2!(|a, b| u64::from(a) * u64::from(b));
+    MadWideU32 "mad.wide.u32" Alu widen3!(|a, b, c| (u64::from(a) * u64::from(b)).wrapping_add(c));
 
     // 32-bit logic and bits
-    And32 "and.b32" (6, 0) Alu w2!(|a, b| a & b);
-    Or32 "or.b32" (6, 0) Alu w2!(|a, b| a | b);
-    Xor32 "xor.b32" (6, 0) Alu w2!(|a, b| a ^ b);
-    Not32 "not.b32" (6, 0) Alu w1!(|a| !a);
+    And32 "and.b32" Alu w2!(|a, b| a & b);
+    Or32 "or.b32" Alu w2!(|a, b| a | b);
+    Xor32 "xor.b32" Alu w2!(|a, b| a ^ b);
+    Not32 "not.b32" Alu w1!(|a| !a);
     /// The fourth operand, a constant, is the truth table.
-    Lop3 "lop3.b32" (6, 0) Alu w4!(s::lop3);
-    Shl32 "shl.b32" (6, 0) Alu w2!(s::shl32);
-    ShrU32 "shr.u32" (6, 0) Alu w2!(s::shr32);
-    ShrS32 "shr.s32" (6, 0) Alu w2!(s::sar32);
+    Lop3 "lop3.b32" Alu w4!(s::lop3);
+    Shl32 "shl.b32" Alu w2!(s::shl32);
+    ShrU32 "shr.u32" Alu w2!(s::shr32);
+    ShrS32 "shr.s32" Alu w2!(s::sar32);
     /// Sources: low, high, amount modulo 32.
-    ShfLWrap "shf.l.wrap.b32" (6, 0) Alu w3!(|lo, hi, n| s::funnel_left(lo, hi, n & 31));
+    ShfLWrap "shf.l.wrap.b32" Alu w3!(|lo, hi, n| s::funnel_left(lo, hi, n & 31));
     /// Sources: low, high, amount up to 32.
-    ShfLClamp "shf.l.clamp.b32" (6, 0) Alu w3!(|lo, hi, n| s::funnel_left(lo, hi, n.min(32)));
+    ShfLClamp "shf.l.clamp.b32" Alu w3!(|lo, hi, n| s::funnel_left(lo, hi, n.min(32)));
     /// Sources: low, high, amount modulo 32.
-    ShfRWrap "shf.r.wrap.b32" (6, 0) Alu w3!(|lo, hi, n| s::funnel_right(lo, hi, n & 31));
-    Popc32 "popc.b32" (6, 0) Alu w1!(u32::count_ones);
-    Brev32 "brev.b32" (6, 0) Alu w1!(u32::reverse_bits);
-    BfindU32 "bfind.u32" (6, 0) Alu w1!(s::bfind);
-    BfindS32 "bfind.s32" (6, 0) Alu w1!(s::bfind_signed);
-    BfindShiftamtU32 "bfind.shiftamt.u32" (6, 0) Alu w1!(s::bfind_shiftamt);
+    ShfRWrap "shf.r.wrap.b32" Alu w3!(|lo, hi, n| s::funnel_right(lo, hi, n & 31));
+    Popc32 "popc.b32" Alu w1!(u32::count_ones);
+    Brev32 "brev.b32" Alu w1!(u32::reverse_bits);
+    BfindU32 "bfind.u32" Alu w1!(s::bfind);
+    BfindShiftamtU32 "bfind.shiftamt.u32" Alu w1!(s::bfind_shiftamt);
     /// Sources: value, position, length.
-    BfeU32 "bfe.u32" (6, 0) Alu w3!(s::bfe);
-    Prmt "prmt.b32" (6, 0) Alu w3!(s::prmt);
+    BfeU32 "bfe.u32" Alu w3!(s::bfe);
+    Prmt "prmt.b32" Alu w3!(s::prmt);
 
     // 64-bit
-    AddU64 "add.u64" (6, 0) Alu d2!(u64::wrapping_add);
-    SubU64 "sub.u64" (6, 0) Alu d2!(u64::wrapping_sub);
-    MulLoU64 "mul.lo.u64" (6, 0) Alu d2!(u64::wrapping_mul);
-    MinU64 "min.u64" (6, 0) Alu d2!(|a, b| a.min(b));
-    MaxU64 "max.u64" (6, 0) Alu d2!(|a, b| a.max(b));
-    And64 "and.b64" (6, 0) Alu d2!(|a, b| a & b);
-    Or64 "or.b64" (6, 0) Alu d2!(|a, b| a | b);
-    Xor64 "xor.b64" (6, 0) Alu d2!(|a, b| a ^ b);
-    Not64 "not.b64" (6, 0) Alu d1!(|a| !a);
-    Shl64 "shl.b64" (6, 0) Alu d1w1!(s::shl64);
-    ShrU64 "shr.u64" (6, 0) Alu d1w1!(s::shr64);
-    Brev64 "brev.b64" (6, 0) Alu d1!(u64::reverse_bits);
-    Popc64 "popc.b64" (6, 0) Alu narrow1!(u64::count_ones);
-    BfindU64 "bfind.u64" (6, 0) Alu narrow1!(s::bfind64);
+    AddU64 "add.u64" Alu d2!(u64::wrapping_add);
+    SubU64 "sub.u64" Alu d2!(u64::wrapping_sub);
+    MulLoU64 "mul.lo.u64" Alu d2!(u64::wrapping_mul);
+    And64 "and.b64" Alu d2!(|a, b| a & b);
+    Or64 "or.b64" Alu d2!(|a, b| a | b);
+    Xor64 "xor.b64" Alu d2!(|a, b| a ^ b);
+    Not64 "not.b64" Alu d1!(|a| !a);
+    Shl64 "shl.b64" Alu d1w1!(s::shl64);
+    ShrU64 "shr.u64" Alu d1w1!(s::shr64);
 
     // Single precision. The rounding mode is explicit, so that the compiler cannot fuse a product and a sum.
-    AddF32 "add.rn.f32" (6, 0) Alu w2!(|a, b| s::float2(a, b, |a, b| a + b));
-    SubF32 "sub.rn.f32" (6, 0) Alu w2!(|a, b| s::float2(a, b, |a, b| a - b));
-    MulF32 "mul.rn.f32" (6, 0) Alu w2!(|a, b| s::float2(a, b, |a, b| a * b));
+    AddF32 "add.rn.f32" Alu w2!(|a, b| s::float2(a, b, |a, b| a + b));
+    SubF32 "sub.rn.f32" Alu w2!(|a, b| s::float2(a, b, |a, b| a - b));
+    MulF32 "mul.rn.f32" Alu w2!(|a, b| s::float2(a, b, |a, b| a * b));
     /// Within one unit in the last place. Subnormals count as zero.
-    RcpApproxF32 "rcp.approx.ftz.f32" (6, 0) Alu w1!(|a| s::float1(a, s::reciprocal));
+    RcpApproxF32 "rcp.approx.ftz.f32" Alu w1!(|a| s::float1(a, s::reciprocal));
 
     // Selects: first source where the predicate holds, else second
-    Selp32 "selp.b32" (6, 0) Alu Lanes::Sel32(|a, b, p| std::array::from_fn(|i| if p >> i & 1 == 1 { a[i] } else { b[i] }));
-    Selp64 "selp.b64" (6, 0) Alu Lanes::Sel64(|a, b, p| std::array::from_fn(|i| if p >> i & 1 == 1 { a[i] } else { b[i] }));
+    Selp32 "selp.b32" Alu Lanes::Sel32(|a, b, p| std::array::from_fn(|i| if p >> i & 1 == 1 { a[i] } else { b[i] }));
+    Selp64 "selp.b64" Alu Lanes::Sel64(|a, b, p| std::array::from_fn(|i| if p >> i & 1 == 1 { a[i] } else { b[i] }));
 
     // Predicates
-    AndPred "and.pred" (6, 0) Alu Lanes::P2(|a, b| a & b);
-    OrPred "or.pred" (6, 0) Alu Lanes::P2(|a, b| a | b);
-    XorPred "xor.pred" (6, 0) Alu Lanes::P2(|a, b| a ^ b);
-    NotPred "not.pred" (6, 0) Alu Lanes::P1(|a| !a);
+    AndPred "and.pred" Alu Lanes::P2(|a, b| a & b);
+    OrPred "or.pred" Alu Lanes::P2(|a, b| a | b);
+    XorPred "xor.pred" Alu Lanes::P2(|a, b| a ^ b);
+    NotPred "not.pred" Alu Lanes::P1(|a| !a);
 
     // Comparisons
-    SetpEqU32 "setp.eq.u32" (6, 0) Alu cmp32!(|a, b| a == b);
-    SetpNeU32 "setp.ne.u32" (6, 0) Alu cmp32!(|a, b| a != b);
-    SetpLtU32 "setp.lt.u32" (6, 0) Alu cmp32!(|a, b| a < b);
-    SetpLeU32 "setp.le.u32" (6, 0) Alu cmp32!(|a, b| a <= b);
-    SetpGtU32 "setp.gt.u32" (6, 0) Alu cmp32!(|a, b| a > b);
-    SetpGeU32 "setp.ge.u32" (6, 0) Alu cmp32!(|a, b| a >= b);
-    SetpLtS32 "setp.lt.s32" (6, 0) Alu cmp32!(|a, b| signed!(a, b, a < b));
-    SetpLeS32 "setp.le.s32" (6, 0) Alu cmp32!(|a, b| signed!(a, b, a <= b));
-    SetpGtS32 "setp.gt.s32" (6, 0) Alu cmp32!(|a, b| signed!(a, b, a > b));
-    SetpGeS32 "setp.ge.s32" (6, 0) Alu cmp32!(|a, b| signed!(a, b, a >= b));
-    SetpEqU64 "setp.eq.u64" (6, 0) Alu cmp64!(|a, b| a == b);
-    SetpNeU64 "setp.ne.u64" (6, 0) Alu cmp64!(|a, b| a != b);
-    SetpLtU64 "setp.lt.u64" (6, 0) Alu cmp64!(|a, b| a < b);
-    SetpLeU64 "setp.le.u64" (6, 0) Alu cmp64!(|a, b| a <= b);
-    SetpGtU64 "setp.gt.u64" (6, 0) Alu cmp64!(|a, b| a > b);
-    SetpGeU64 "setp.ge.u64" (6, 0) Alu cmp64!(|a, b| a >= b);
-    SetpEqF32 "setp.eq.f32" (6, 0) Alu cmp32!(|a, b| s::float_cmp(a, b, |a, b| a == b));
-    /// True where an operand is NaN, unlike `setp.ne`.
-    SetpNeuF32 "setp.neu.f32" (6, 0) Alu cmp32!(|a, b| s::float_cmp(a, b, |a, b| a != b));
-    SetpLtF32 "setp.lt.f32" (6, 0) Alu cmp32!(|a, b| s::float_cmp(a, b, |a, b| a < b));
-    SetpLeF32 "setp.le.f32" (6, 0) Alu cmp32!(|a, b| s::float_cmp(a, b, |a, b| a <= b));
-    SetpGtF32 "setp.gt.f32" (6, 0) Alu cmp32!(|a, b| s::float_cmp(a, b, |a, b| a > b));
-    SetpGeF32 "setp.ge.f32" (6, 0) Alu cmp32!(|a, b| s::float_cmp(a, b, |a, b| a >= b));
+    SetpEqU32 "setp.eq.u32" Alu cmp32!(|a, b| a == b);
+    SetpNeU32 "setp.ne.u32" Alu cmp32!(|a, b| a != b);
+    SetpLtU32 "setp.lt.u32" Alu cmp32!(|a, b| a < b);
+    SetpLeU32 "setp.le.u32" Alu cmp32!(|a, b| a <= b);
+    SetpGtU32 "setp.gt.u32" Alu cmp32!(|a, b| a > b);
+    SetpGeU32 "setp.ge.u32" Alu cmp32!(|a, b| a >= b);
+    SetpLtS32 "setp.lt.s32" Alu cmp32!(|a, b| signed!(a, b, a < b));
+    SetpLeS32 "setp.le.s32" Alu cmp32!(|a, b| signed!(a, b, a <= b));
+    SetpGtS32 "setp.gt.s32" Alu cmp32!(|a, b| signed!(a, b, a > b));
+    SetpGeS32 "setp.ge.s32" Alu cmp32!(|a, b| signed!(a, b, a >= b));
+    SetpEqU64 "setp.eq.u64" Alu cmp64!(|a, b| a == b);
+    SetpNeU64 "setp.ne.u64" Alu cmp64!(|a, b| a != b);
+    SetpLtU64 "setp.lt.u64" Alu cmp64!(|a, b| a < b);
+    SetpLeU64 "setp.le.u64" Alu cmp64!(|a, b| a <= b);
+    SetpGtU64 "setp.gt.u64" Alu cmp64!(|a, b| a > b);
+    SetpGeU64 "setp.ge.u64" Alu cmp64!(|a, b| a >= b);
 }
 
 impl Op {
-    /// Returns the comparison that holds exactly where this one does not; `None` for floats (NaN) and other
-    /// instructions.
+    /// Returns the comparison that holds exactly where this one does not; `None` for other instructions.
     pub(crate) const fn inverse(self) -> Option<Self> {
         Some(match self {
             Self::SetpEqU32 => Self::SetpNeU32,

@@ -62,15 +62,7 @@ fn edges() {
         (Op::BfindShiftamtU32, &[0], ONES),
         (Op::BfindShiftamtU32, &[1], 31),
         (Op::BfindShiftamtU32, &[MIN], 0),
-        (Op::BfindS32, &[ONES], ONES),
-        (Op::BfindS32, &[0], ONES),
-        (Op::BfindS32, &[MIN], 30),
-        (Op::BfindS32, &[0xffff_fffd], 1),
-        (Op::BfindU64, &[0], ONES),
-        (Op::BfindU64, &[1 << 40], 40),
-        (Op::Popc64, &[u64::MAX], 64),
         (Op::Brev32, &[1], MIN),
-        (Op::Brev64, &[1], 1 << 63),
         (Op::Prmt, &[0x3322_1100, 0x7766_5544, 0x7531], 0x7755_3311),
         (Op::Prmt, &[0x0000_8000, 0, 0x9999], ONES),
         (Op::Prmt, &[0x0000_7f00, 0, 0x9999], 0),
@@ -78,7 +70,6 @@ fn edges() {
         (Op::MadWideU32, &[ONES, ONES, u64::MAX], 0xffff_fffe_0000_0000),
         (Op::MadLoU32, &[0x1_0001, 0x1_0001, 5], 0x2_0006),
         (Op::AbsS32, &[MIN], MIN),
-        (Op::NegS32, &[1], ONES),
         (Op::MinS32, &[ONES, 1], ONES),
         (Op::MaxS32, &[ONES, 1], 1),
         (Op::MinU32, &[ONES, 1], 1),
@@ -88,7 +79,6 @@ fn edges() {
         (Op::Pack, &[1, 2], 0x2_0000_0001),
         (Op::CvtF32U32, &[0x0100_0001], f(16_777_216.0)),
         (Op::CvtF32U32, &[0x0100_0003], f(16_777_220.0)),
-        (Op::CvtF32S32, &[ONES], f(-1.0)),
         (Op::CvtU32F32, &[f(-1.5)], 0),
         (Op::CvtU32F32, &[f(1.9)], 1),
         (Op::CvtU32F32, &[f(1e20)], ONES),
@@ -98,9 +88,6 @@ fn edges() {
         (Op::RcpApproxF32, &[1], f(f32::INFINITY)),
         (Op::RcpApproxF32, &[f(3e38)], 0),
         (Op::SubF32, &[f(f32::INFINITY), f(f32::INFINITY)], 0x7fff_ffff),
-        (Op::SetpEqF32, &[f(f32::NAN), f(f32::NAN)], 0),
-        (Op::SetpNeuF32, &[f(f32::NAN), f(f32::NAN)], 1),
-        (Op::SetpEqF32, &[f(0.0), f(-0.0)], 1),
         (Op::SetpLtS32, &[ONES, 0], 1),
         (Op::SetpLtU32, &[ONES, 0], 0),
         (Op::SetpGeU64, &[1 << 40, 5], 1),
@@ -137,18 +124,13 @@ fn inverse_compares_are_each_others() {
 }
 
 #[test]
-fn shuffles_by_segments() {
-    // Segments of 8 lanes: segment mask 0x18, clamp 7.
-    let c = 0x18 << 8 | 7;
-    assert_eq!(shfl_source(ShflMode::Idx, 13, 2, c), (10, true));
-    assert_eq!(shfl_source(ShflMode::Down, 13, 2, c), (15, true));
-    assert_eq!(shfl_source(ShflMode::Down, 14, 2, c), (14, false));
-    assert_eq!(shfl_source(ShflMode::Bfly, 13, 3, c), (14, true));
-    // The start of the segment bounds `Up` from below.
-    let c = 0x18 << 8;
-    assert_eq!(shfl_source(ShflMode::Up, 10, 2, c), (8, true));
-    assert_eq!(shfl_source(ShflMode::Up, 9, 2, c), (9, false));
-    assert_eq!(shfl_source(ShflMode::Up, 31, 31, 0), (0, true));
+fn shuffles_at_the_ends_of_the_warp() {
+    assert_eq!(shfl_source(ShflMode::Idx, 13, 34), (2, true));
+    assert_eq!(shfl_source(ShflMode::Down, 13, 2), (15, true));
+    assert_eq!(shfl_source(ShflMode::Down, 30, 2), (30, false));
+    assert_eq!(shfl_source(ShflMode::Bfly, 13, 3), (14, true));
+    assert_eq!(shfl_source(ShflMode::Up, 9, 10), (9, false));
+    assert_eq!(shfl_source(ShflMode::Up, 31, 31), (0, true));
 }
 
 /// The ISA's own loop.

@@ -1,7 +1,7 @@
 //! Loads, stores and atomics of a warp.
 
 use super::fault::{Access, FaultKind, Location, StepResult, trap};
-use super::memory::{AccessProblem, DeviceMemory};
+use super::memory::{ATOMIC_BYTES, AccessProblem, DeviceMemory};
 use super::narrow::{lane_u32, low32, low32_of, low64_of};
 use super::order::LaneOrder;
 use super::program::{AtomicOp, MemOp, Program};
@@ -16,7 +16,6 @@ use crate::types::{MemTy, RegClass, StateSpace};
 #[inline]
 fn extend(ty: MemTy, bits: u32) -> u32 {
     match ty {
-        MemTy::I8 => (bits << 24).cast_signed().wrapping_shr(24).cast_unsigned(),
         MemTy::I16 => (bits << 16).cast_signed().wrapping_shr(16).cast_unsigned(),
         _ => bits,
     }
@@ -87,7 +86,7 @@ impl Warp {
         let bytes = op.bytes();
         self.traffic[self.pc] += u64::from(wavefronts(&addresses, exec, bytes));
         self.check_shared(cx, shared, Access::Read, &addresses, bytes, exec)?;
-        let visit = shared.visit(&self.clock, self.steps, self.index, Access::Read);
+        let visit = shared.visit(self.floor, self.steps, self.index, Access::Read);
         if bytes <= 4 && op.count == 1 {
             let loaded = match bytes {
                 1 => shared.load_lanes::<1>(&visit, exec, &addresses),
@@ -100,7 +99,7 @@ impl Warp {
                     return shared_fault(cx, problem, Access::Read, &addresses, bytes, lane, exec);
                 }
             };
-            if matches!(op.ty, MemTy::I8 | MemTy::I16) {
+            if op.ty == MemTy::I16 {
                 loaded = loaded.map(|v| extend(op.ty, v));
             }
             self.w.set(op.regs[0], exec, &loaded);
@@ -143,7 +142,7 @@ impl Warp {
         self.check_shared(cx, shared, access, &addresses, bytes, exec)?;
         // Without conflicts the order makes no difference.
         let turns = if conflicting { Some(cx.order.turns(exec, &mut self.random)) } else { None };
-        let visit = shared.visit(&self.clock, self.steps, self.index, access);
+        let visit = shared.visit(self.floor, self.steps, self.index, access);
         let stored = match (turns, op.ty.class(), op.count) {
             (None, RegClass::B32, 1) => {
                 let values = &self.w.value[op.regs[0] as usize];
@@ -181,22 +180,24 @@ impl Warp {
         exec: u32,
     ) -> StepResult {
         let addresses = self.shared_addresses(cx, op.base, op.offset, exec)?;
-        let (value, compare) = self.atomic_operands(cx, op, exec)?;
-        let bytes = op.ty.bytes();
-        self.traffic[self.pc] += u64::from(atomic_wavefronts(&addresses, exec, bytes));
+        self.need(RegClass::B32, op.value, exec, cx.program)?;
+        let value = &self.w.value[op.value as usize];
+        let bytes = ATOMIC_BYTES;
+        self.traffic[self.pc] += u64::from(atomic_wavefronts(&addresses, exec));
         let turns = cx.order.turns(exec, &mut self.random);
         self.check_shared(cx, shared, Access::Atomic, &addresses, bytes, exec)?;
-        let visit = shared.visit(&self.clock, self.steps, self.index, Access::Atomic);
+        let visit = shared.visit(self.floor, self.steps, self.index, Access::Atomic);
         let mut old = [0; 32];
         let done = each_turn(&turns, exec, |lane| {
-            let update = |old| atomic_result(op.op, op.ty, old, value[lane], compare[lane]);
-            old[lane] = shared.atomic(&visit, lane, addresses[lane], bytes, update)?;
-            Ok(())
+            old[lane] = shared.load::<4>(&visit, lane, addresses[lane])?;
+            shared.store::<4>(&visit, lane, addresses[lane], atomic_result(op.op, old[lane], value[lane]))
         });
         if let Err((lane, problem)) = done {
             return shared_fault(cx, problem, Access::Atomic, &addresses, bytes, lane, exec);
         }
-        self.set_old(op, exec, &old);
+        if let Some(dst) = op.dst {
+            self.w.set(dst, exec, &old);
+        }
         Ok(())
     }
 
@@ -251,41 +252,23 @@ impl Warp {
 
     pub(super) fn global_atomic(&mut self, cx: &LaunchContext<'_>, op: &AtomicOp, exec: u32) -> StepResult {
         let addresses = self.global_addresses(cx, op.base, op.offset, exec)?;
-        let (value, compare) = self.atomic_operands(cx, op, exec)?;
-        let bytes = op.ty.bytes();
+        self.need(RegClass::B32, op.value, exec, cx.program)?;
+        let value = &self.w.value[op.value as usize];
         self.traffic[self.pc] += u64::from(sectors(&addresses, exec));
         let turns = cx.order.turns(exec, &mut self.random);
         let mut old = [0; 32];
         for lane in turns[..exec.count_ones() as usize].iter().map(|&lane| usize::from(lane)) {
-            let update = |old| atomic_result(op.op, op.ty, old, value[lane], compare[lane]);
-            match cx.memory.atomic(addresses[lane], bytes, update) {
+            match cx.memory.atomic(addresses[lane], |old| atomic_result(op.op, old, value[lane])) {
                 Ok(before) => old[lane] = before,
                 Err(problem) => {
-                    return global_fault(cx.memory, problem, Access::Atomic, &addresses, bytes, lane, exec);
+                    return global_fault(cx.memory, problem, Access::Atomic, &addresses, ATOMIC_BYTES, lane, exec);
                 }
             }
         }
-        self.set_old(op, exec, &old);
-        Ok(())
-    }
-
-    fn atomic_operands(&self, cx: &LaunchContext<'_>, op: &AtomicOp, exec: u32) -> StepResult<([u64; 32], [u64; 32])> {
-        let read = |slot: u32| -> StepResult<[u64; 32]> {
-            self.need(op.ty.class(), slot, exec, cx.program)?;
-            Ok(match op.ty.class() {
-                RegClass::B64 => self.d.value[slot as usize],
-                _ => self.w.value[slot as usize].map(u64::from),
-            })
-        };
-        Ok((read(op.value)?, op.compare.map_or(Ok([0; 32]), read)?))
-    }
-
-    fn set_old(&mut self, op: &AtomicOp, exec: u32, old: &[u64; 32]) {
-        match (op.dst, op.ty.class()) {
-            (None, _) => {}
-            (Some(dst), RegClass::B64) => self.d.set(dst, exec, old),
-            (Some(dst), _) => self.w.set(dst, exec, &old.map(low32)),
+        if let Some(dst) = op.dst {
+            self.w.set(dst, exec, &old);
         }
+        Ok(())
     }
 
     /// Faults if the access of any lane is out of bounds or misaligned, and names all lanes with the same problem.

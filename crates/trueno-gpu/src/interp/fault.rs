@@ -145,9 +145,6 @@ pub enum FaultKind {
     /// The launch does not fit the kernel: arguments, block or buffers.
     #[error("bad launch: {0}")]
     BadLaunch(String),
-    /// The tree is not a valid kernel: a wrong operand class, an unknown label or register. The validator reports more.
-    #[error("malformed kernel: {0}")]
-    Malformed(String),
     /// An access that is not completely inside a buffer or the shared memory of the block.
     #[error("{access} of {bytes} bytes out of bounds at {at}")]
     OutOfBounds {
@@ -196,21 +193,10 @@ pub enum FaultKind {
     /// A load that promises the same address in all lanes, but whose lanes disagree.
     #[error("the lanes of a uniform load have different addresses")]
     DivergentUniformLoad,
-    /// A warp barrier that not all lanes of its mask reach together, or whose mask lacks a lane that executes it.
-    #[error("warp barrier for {members}, but only {reached} reached it with that mask")]
-    WarpBarrierMissed {
-        /// Lanes of the mask.
-        members: LaneSet,
-        /// Lanes that arrived with it.
-        reached: LaneSet,
-    },
-    /// A shuffle, vote or match that not all lanes of its mask reach together, or whose mask lacks a lane that executes
-    /// it.
-    #[error("warp operation for {members}, but only {reached} reached it with that mask")]
+    /// A shuffle, vote, match, reduction or warp barrier that not all lanes of the warp reach together.
+    #[error("an operation of the whole warp, but only {reached} reached it")]
     WarpOperationMissed {
-        /// Lanes of the mask.
-        members: LaneSet,
-        /// Lanes that arrived with it.
+        /// Lanes that reached it.
         reached: LaneSet,
     },
     /// A block barrier that some lanes of the warp do not reach, or that another warp never reaches.
@@ -220,12 +206,6 @@ pub enum FaultKind {
         reached: LaneSet,
         /// A warp that ended while this one was waiting.
         ended_warp: Option<u32>,
-    },
-    /// A shuffle that reads from a lane that does not take part.
-    #[error("shuffle reads lane {source_lane}, which does not take part")]
-    ShuffleSource {
-        /// The lane read.
-        source_lane: u32,
     },
     /// A branch that promises to be uniform, but whose active lanes disagree.
     #[error("uniform branch, but only {taking} of {active} take it")]

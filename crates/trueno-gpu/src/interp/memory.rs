@@ -13,6 +13,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 /// Distance of buffers. An overrun of one by less than this hits no other.
 const SPACING_LOG2: u32 = 40;
 
+/// Bytes that an atomic accesses.
+pub(super) const ATOMIC_BYTES: u32 = 4;
+
 /// A buffer of a [`DeviceMemory`].
 ///
 /// ```
@@ -281,18 +284,18 @@ impl DeviceMemory {
     #[inline]
     pub(super) fn store(&self, address: u64, bytes: u32, value: [u64; 2]) -> Result<(), AccessProblem> {
         let (buffer, word) = self.check(address, bytes)?;
-        buffer.update_word(word, address, bytes.min(8), |_| value[0]);
+        buffer.store_word(word, address, bytes.min(8), value[0]);
         if bytes == 16 {
-            buffer.update_word(word + 1, address + 8, 8, |_| value[1]);
+            buffer.store_word(word + 1, address + 8, 8, value[1]);
         }
         Ok(())
     }
 
-    /// Replaces 4 or 8 bytes by a function of them, atomically. Returns the old value.
-    pub(super) fn atomic(&self, address: u64, bytes: u32, f: impl Fn(u64) -> u64) -> Result<u64, AccessProblem> {
-        let (buffer, word) = self.check(address, bytes)?;
-        buffer.load_word(word, address, bytes)?;
-        Ok(buffer.exchange_word(word, address, bytes, f))
+    /// Replaces 4 bytes by a function of them, atomically. Returns the old value.
+    pub(super) fn atomic(&self, address: u64, f: impl Fn(u32) -> u32) -> Result<u32, AccessProblem> {
+        let (buffer, word) = self.check(address, ATOMIC_BYTES)?;
+        buffer.load_word(word, address, ATOMIC_BYTES)?;
+        Ok(low32(buffer.exchange_word(word, address, ATOMIC_BYTES, |old| u64::from(f(low32(old))))))
     }
 
     /// Returns an address as faults show it.
@@ -334,11 +337,11 @@ impl NamedBuffer {
     }
 
     #[inline]
-    fn update_word(&self, word: usize, address: u64, bytes: u32, f: impl Fn(u64) -> u64) {
+    fn store_word(&self, word: usize, address: u64, bytes: u32, value: u64) {
         if bytes == 8 {
-            self.words[word].store(f(0), Ordering::Release);
+            self.words[word].store(value, Ordering::Release);
         } else {
-            self.exchange_word(word, address, bytes, f);
+            self.exchange_word(word, address, bytes, |_| value);
         }
         let mask = byte_mask(address, bytes);
         if self.written[word].load(Ordering::Acquire) & mask != mask {
@@ -382,9 +385,9 @@ mod tests {
         assert_eq!(memory.load(base - 1, 1), Err(AccessProblem::OutOfBounds));
         assert_eq!(memory.load(0, 1), Err(AccessProblem::OutOfBounds));
         assert_eq!(memory.load(u64::MAX, 1), Err(AccessProblem::OutOfBounds));
-        assert_eq!(memory.atomic(base + 4, 4, |v| v + 1), Ok(0xdead_beef));
+        assert_eq!(memory.atomic(base + 4, |v| v + 1), Ok(0xdead_beef));
         assert_eq!(memory.load(base + 4, 4), Ok([0xdead_bef0, 0]));
-        assert_eq!(memory.atomic(base, 4, |v| v), Err(AccessProblem::UnwrittenByte(base)));
+        assert_eq!(memory.atomic(base, |v| v), Err(AccessProblem::UnwrittenByte(base)));
     }
 
     #[test]

@@ -54,15 +54,14 @@
 //! # Faults
 //! A [`Fault`] names the kernel, the statement, its section, the block, the warp and the lanes. [`FaultKind`] lists the
 //! faults: accesses out of bounds, misaligned or of unwritten memory; races on shared memory; stores of several lanes
-//! to one place; barriers and warp operations that not all their lanes reach; shuffles from lanes that do not take
-//! part; uniform branches and loads whose lanes disagree; registers read before they are written; too many steps.
+//! to one place; barriers and warp operations that not all lanes reach; uniform branches and loads whose lanes
+//! disagree; registers read before they are written; too many steps.
 //!
 //! # Memory order
 //! Accesses to a shared byte by two lanes, at least one of them a write, are a race unless they are ordered:
 //! - Accesses of one lane are ordered among themselves.
-//! - Within a warp, `bar.warp.sync` orders what its members do before it and after it. Chains of such barriers order
-//!   accesses through a common lane. Nothing else does: not the lanes of one instruction, nor successive instructions,
-//!   nor a shuffle, vote or match, nor a fence without a barrier.
+//! - Within a warp, `bar.warp.sync` orders what the lanes do before it and after it. Nothing else does: not the lanes of
+//!   one instruction, nor successive instructions, nor a shuffle, vote or match.
 //! - Between warps of a block, only `bar.sync` orders accesses.
 //! - Stores declared as conflicting do not race with each other, nor do atomics. They race with everything else.
 //!
@@ -78,7 +77,6 @@
 //! It does so for the run, for each warp, and for each section of the kernel.
 
 mod access;
-mod clock;
 mod fault;
 mod grid;
 mod lower;
@@ -341,7 +339,7 @@ impl<'k> Launch<'k> {
         let fail = |kind| Fault { kernel: self.kernel.name.clone(), site: None, kind };
         let warps_per_block = self.warps_per_block().map_err(|e| fail(FaultKind::BadLaunch(e)))?;
         let params = self.params(memory).map_err(|e| fail(FaultKind::BadLaunch(e)))?;
-        let program = self.kernel.lowered().of(self.kernel).map_err(|e| fail(FaultKind::Malformed(e)))?;
+        let program = self.kernel.lowered().of(self.kernel);
         let shape = warp::LaunchShape { blocks: self.blocks, warps_per_block, params: &params };
         let cx = warp::LaunchContext { program, shape, memory, order: self.order, step_limit: self.step_limit };
         let track_races = self.races == Races::Fault;

@@ -5,7 +5,7 @@
 //! `If` needs none. Lanes that leave a structure early drop out of the active set and return at the end of the frame.
 //! When no lane is left, execution continues at the step's `skip` target, the end of the innermost frame.
 
-use crate::inst::{CountKind, L32, L64, Mask};
+use crate::inst::{CountKind, L32, L64, Lanes, Mask};
 use crate::ir::{AtomOp, BoolOp, Path, ReduxOp, SharedLayout, ShflMode, VoteMode};
 use crate::types::{MemTy, RegClass};
 
@@ -46,11 +46,9 @@ impl MemOp {
 pub(super) struct AtomicOp {
     pub(super) dst: Option<RegSlot>,
     pub(super) op: AtomOp,
-    pub(super) ty: MemTy,
     pub(super) base: RegSlot,
     pub(super) offset: i32,
     pub(super) value: RegSlot,
-    pub(super) compare: Option<RegSlot>,
 }
 
 /// Operands of a shuffle.
@@ -61,117 +59,22 @@ pub(super) struct ShflOp {
     pub(super) in_range: Option<RegSlot>,
     pub(super) src: RegSlot,
     pub(super) lane: RegSlot,
-    pub(super) clamp: u32,
-    pub(super) mask: RegSlot,
+}
+
+/// Operands of a pure instruction.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PureOp {
+    pub(super) lanes: Lanes,
+    pub(super) dst: RegSlot,
+    /// As many as `lanes` takes, then zeros.
+    pub(super) args: [RegSlot; 4],
+    /// The predicate that a comparison is combined with.
+    pub(super) combine: Option<(BoolOp, Cond)>,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum StepCode {
-    W1 {
-        f: fn(&L32) -> L32,
-        dst: RegSlot,
-        a: RegSlot,
-    },
-    W2 {
-        f: fn(&L32, &L32) -> L32,
-        dst: RegSlot,
-        a: RegSlot,
-        b: RegSlot,
-    },
-    W3 {
-        f: fn(&L32, &L32, &L32) -> L32,
-        dst: RegSlot,
-        a: RegSlot,
-        b: RegSlot,
-        c: RegSlot,
-    },
-    W4 {
-        f: fn(&L32, &L32, &L32, &L32) -> L32,
-        dst: RegSlot,
-        a: RegSlot,
-        b: RegSlot,
-        c: RegSlot,
-        d: RegSlot,
-    },
-    D1 {
-        f: fn(&L64) -> L64,
-        dst: RegSlot,
-        a: RegSlot,
-    },
-    D2 {
-        f: fn(&L64, &L64) -> L64,
-        dst: RegSlot,
-        a: RegSlot,
-        b: RegSlot,
-    },
-    D1W1 {
-        f: fn(&L64, &L32) -> L64,
-        dst: RegSlot,
-        a: RegSlot,
-        b: RegSlot,
-    },
-    Widen1 {
-        f: fn(&L32) -> L64,
-        dst: RegSlot,
-        a: RegSlot,
-    },
-    Widen2 {
-        f: fn(&L32, &L32) -> L64,
-        dst: RegSlot,
-        a: RegSlot,
-        b: RegSlot,
-    },
-    Widen3 {
-        f: fn(&L32, &L32, &L64) -> L64,
-        dst: RegSlot,
-        a: RegSlot,
-        b: RegSlot,
-        c: RegSlot,
-    },
-    Narrow1 {
-        f: fn(&L64) -> L32,
-        dst: RegSlot,
-        a: RegSlot,
-    },
-    Cmp32 {
-        f: fn(&L32, &L32) -> Mask,
-        dst: RegSlot,
-        a: RegSlot,
-        b: RegSlot,
-        combine: Option<(BoolOp, Cond)>,
-    },
-    Cmp64 {
-        f: fn(&L64, &L64) -> Mask,
-        dst: RegSlot,
-        a: RegSlot,
-        b: RegSlot,
-        combine: Option<(BoolOp, Cond)>,
-    },
-    Sel32 {
-        f: fn(&L32, &L32, Mask) -> L32,
-        dst: RegSlot,
-        a: RegSlot,
-        b: RegSlot,
-        p: RegSlot,
-    },
-    Sel64 {
-        f: fn(&L64, &L64, Mask) -> L64,
-        dst: RegSlot,
-        a: RegSlot,
-        b: RegSlot,
-        p: RegSlot,
-    },
-    P1 {
-        f: fn(Mask) -> Mask,
-        dst: RegSlot,
-        a: RegSlot,
-    },
-    P2 {
-        f: fn(Mask, Mask) -> Mask,
-        dst: RegSlot,
-        a: RegSlot,
-        b: RegSlot,
-    },
+    Pure(PureOp),
     Noise {
         class: RegClass,
         dst: RegSlot,
@@ -199,33 +102,22 @@ pub(super) enum StepCode {
         mode: VoteMode,
         dst: RegSlot,
         src: Cond,
-        mask: RegSlot,
     },
     Ballot {
         dst: RegSlot,
         src: Cond,
-        mask: RegSlot,
     },
     MatchAny {
         dst: RegSlot,
         src: RegSlot,
-        wide: bool,
-        mask: RegSlot,
     },
     Redux {
         op: ReduxOp,
         dst: RegSlot,
         src: RegSlot,
-        mask: RegSlot,
     },
-    ActiveMask {
-        dst: RegSlot,
-    },
-    BarWarp {
-        mask: RegSlot,
-    },
+    BarWarp,
     BarBlock,
-    Fence,
 
     /// Continues at `otherwise` unless the condition holds in all active lanes.
     UniformIf {
@@ -340,8 +232,15 @@ pub(super) struct RegisterFile<T> {
     pub(super) constants: Vec<T>,
 }
 
-impl<T: Copy> RegisterFile<T> {
-    pub(super) fn len(&self) -> usize {
-        self.names.len() + self.constants.len()
+impl<T> RegisterFile<T> {
+    /// Adds a constant. All registers must be there already.
+    pub(super) fn add(&mut self, value: T) -> RegSlot {
+        self.constants.push(value);
+        count(self.names.len() + self.constants.len() - 1)
     }
+}
+
+/// Returns a number of registers, steps or statements.
+pub(super) fn count(n: usize) -> u32 {
+    u32::try_from(n).expect("a kernel has fewer than 2^32 registers and statements")
 }

@@ -1,16 +1,13 @@
 //! The shared memory of a block: data, written bytes, and the accesses of each byte since the last barrier.
 //!
 //! One cell holds a 32-bit word and everything known about its four bytes, so that an access needs one lookup. Per byte
-//! it has the last writer, and the readers since the last barrier of the warp; per word, the times of the two. Times
-//! are exact while barriers include all lanes. After a barrier of some lanes, the newest time of the word stands for
-//! all its bytes, so lanes that share a word across such a barrier may be reported although they access different bytes
-//! of it at different times. Between block barriers the warps of a block run one after the other, so a cell only needs
-//! a summary of what other warps did.
+//! it has the last writer, and the readers since the last barrier of the warp; per word, the times of the two, which
+//! are steps of the warp. Between block barriers the warps of a block run one after the other, so a cell only needs a
+//! summary of what other warps did.
 
-use super::clock::LaneClock;
 use super::fault::{Access, Accessor, LaneSet};
 use super::memory::AccessProblem;
-use super::narrow::{lane_u8, low32};
+use super::narrow::lane_u8;
 use super::traffic::bits;
 
 /// Start of shared memory. It is not 0, so that a kernel that relies on a base of 0 faults.
@@ -107,8 +104,8 @@ const fn compatible(a: Access, b: Access) -> bool {
 
 /// The data that race tracking needs besides the address, the same for all lanes of an instruction.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct SharedAccess<'a> {
-    clock: &'a LaneClock,
+pub(super) struct SharedAccess {
+    /// Accesses of the warp at or before this time are ordered before this one.
     floor: u32,
     /// Step of the warp.
     now: u32,
@@ -140,7 +137,7 @@ pub(super) struct SharedMemory {
     len_bytes: u32,
     /// Empty before the first block.
     cells: Vec<SharedWord>,
-    /// Number of block barriers, over all blocks that use this memory.
+    /// One more than the number of barriers that the block has passed.
     phase: u32,
     track_races: bool,
 }
@@ -162,11 +159,10 @@ impl SharedMemory {
         self.phase += 1;
     }
 
-    /// Returns the tracking data for an access of a warp at its step `now`.
-    pub(super) fn visit<'a>(&self, clock: &'a LaneClock, now: u32, warp: u32, access: Access) -> SharedAccess<'a> {
+    /// Returns the tracking data for an access of a warp at its step `now`, where `floor` is the step of its last barrier.
+    pub(super) fn visit(&self, floor: u32, now: u32, warp: u32, access: Access) -> SharedAccess {
         SharedAccess {
-            clock,
-            floor: clock.floor(),
+            floor,
             now,
             owner: self.phase << 5 | warp,
             access,
@@ -202,7 +198,7 @@ impl SharedMemory {
     /// Loads `BYTES` bytes (1, 2 or 4) per lane at checked addresses, zero-extended.
     pub(super) fn load_lanes<const BYTES: u32>(
         &mut self,
-        visit: &SharedAccess<'_>,
+        visit: &SharedAccess,
         lanes: u32,
         addresses: &[u32; 32],
     ) -> Result<[u32; 32], (usize, SharedProblem)> {
@@ -216,7 +212,7 @@ impl SharedMemory {
     /// Stores the low `BYTES` bytes (1, 2 or 4) per lane at checked addresses, in ascending order of lanes.
     pub(super) fn store_lanes<const BYTES: u32>(
         &mut self,
-        visit: &SharedAccess<'_>,
+        visit: &SharedAccess,
         lanes: u32,
         addresses: &[u32; 32],
         values: &[u32; 32],
@@ -232,7 +228,7 @@ impl SharedMemory {
     #[inline(always)]
     pub(super) fn load<const BYTES: u32>(
         &mut self,
-        visit: &SharedAccess<'_>,
+        visit: &SharedAccess,
         lane: usize,
         address: u32,
     ) -> Result<u32, SharedProblem> {
@@ -257,7 +253,7 @@ impl SharedMemory {
     #[inline(always)]
     pub(super) fn store<const BYTES: u32>(
         &mut self,
-        visit: &SharedAccess<'_>,
+        visit: &SharedAccess,
         lane: usize,
         address: u32,
         value: u32,
@@ -270,27 +266,6 @@ impl SharedMemory {
         cell.data = cell.data & !field.mask | value << field.shift & field.mask;
         cell.written |= field.mask;
         Ok(())
-    }
-
-    /// Replaces 4 or 8 bytes by a function of them. Returns the old value.
-    pub(super) fn atomic(
-        &mut self,
-        visit: &SharedAccess<'_>,
-        lane: usize,
-        address: u32,
-        bytes: u32,
-        f: impl Fn(u64) -> u64,
-    ) -> Result<u64, SharedProblem> {
-        let mut old = u64::from(self.load::<4>(visit, lane, address)?);
-        if bytes == 8 {
-            old |= u64::from(self.load::<4>(visit, lane, address + 4)?) << 32;
-        }
-        let new = f(old);
-        self.store::<4>(visit, lane, address, low32(new))?;
-        if bytes == 8 {
-            self.store::<4>(visit, lane, address + 4, low32(new >> 32))?;
-        }
-        Ok(old)
     }
 }
 
@@ -318,7 +293,7 @@ impl SharedWord {
     #[inline(always)]
     fn touch<const READ: bool>(
         &mut self,
-        visit: &SharedAccess<'_>,
+        visit: &SharedAccess,
         lane: usize,
         address: u32,
         field: WordBytes,
@@ -361,11 +336,11 @@ impl SharedWord {
         self.read_time = 0;
     }
 
-    /// Returns the race that unordered writers and readers, or accesses of other warps, make.
+    /// Returns the race that writers and readers since the warp's last barrier, or accesses of other warps, make.
     #[inline(never)]
     fn investigate(
         &self,
-        visit: &SharedAccess<'_>,
+        visit: &SharedAccess,
         lane: usize,
         address: u32,
         field: WordBytes,
@@ -382,7 +357,7 @@ impl SharedWord {
         }
         for (byte, tag) in tags(writers) {
             let earlier = tag::write_kind(tag);
-            if compatible(earlier, visit.access) || self.ordered(visit, tag, self.write_time, lane) {
+            if compatible(earlier, visit.access) || tag::lane(tag) == Some(lane) {
                 continue;
             }
             let address = word + byte;
@@ -392,19 +367,12 @@ impl SharedWord {
             return Err(SharedProblem::Race { address, earlier, earlier_by: earlier_by(tag, lane) });
         }
         for (byte, tag) in tags(readers) {
-            if visit.access != Access::Read && !self.ordered(visit, tag, self.read_time, lane) {
+            if visit.access != Access::Read && tag::lane(tag) != Some(lane) {
                 let address = word + byte;
                 return Err(SharedProblem::Race { address, earlier: Access::Read, earlier_by: earlier_by(tag, lane) });
             }
         }
         Ok(())
-    }
-
-    fn ordered(&self, visit: &SharedAccess<'_>, tag: u8, at: u32, lane: usize) -> bool {
-        match tag::lane(tag) {
-            Some(earlier) => visit.clock.ordered(earlier, at, lane),
-            None => visit.clock.ordered_all(at, lane),
-        }
     }
 }
 

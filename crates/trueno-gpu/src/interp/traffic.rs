@@ -74,12 +74,10 @@ impl Banks {
 
 /// Returns the wavefronts of one shared atomic, with each lane of a bank in its own pass. This is an upper bound, since
 /// a device can merge the lanes of some operations.
-pub(super) fn atomic_wavefronts(addresses: &[u32; 32], lanes: u32, bytes: u32) -> u32 {
+pub(super) fn atomic_wavefronts(addresses: &[u32; 32], lanes: u32) -> u32 {
     let mut in_bank = [0u32; 32];
     for lane in bits(lanes) {
-        for word in (addresses[lane] >> 2..).take(bytes.div_ceil(4) as usize) {
-            in_bank[(word & 31) as usize] += 1;
-        }
+        in_bank[(addresses[lane] >> 2 & 31) as usize] += 1;
     }
     in_bank.into_iter().fold(0, u32::max)
 }
@@ -142,8 +140,8 @@ mod tests {
 
     #[test]
     fn atomics_take_turns() {
-        assert_eq!(atomic_wavefronts(&at(|_| 0), u32::MAX, 4), 32);
-        assert_eq!(atomic_wavefronts(&at(|l| l * 4), u32::MAX, 4), 1);
+        assert_eq!(atomic_wavefronts(&at(|_| 0), u32::MAX), 32);
+        assert_eq!(atomic_wavefronts(&at(|l| l * 4), u32::MAX), 1);
     }
 
     #[test]

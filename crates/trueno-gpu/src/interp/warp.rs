@@ -1,13 +1,13 @@
 //! One warp: its registers, its active lanes, and the loop that runs its steps.
 
-use super::clock::LaneClock;
 use super::fault::{FaultKind, LaneSet, StepResult, trap};
 use super::memory::DeviceMemory;
 use super::narrow::{lane_u32, low32};
 use super::order::{LaneOrder, SplitMix64};
-use super::program::{Cond, Program, RegSlot, RegisterFile, StepCode, WarpValue};
+use super::program::{Cond, Program, PureOp, RegSlot, RegisterFile, StepCode, WarpValue};
 use super::shared::SharedMemory;
-use crate::inst::{L32, L64, Mask};
+use super::warp_ops::need_all_lanes;
+use crate::inst::{L32, L64, Lanes, Mask};
 use crate::ir::BoolOp;
 use crate::types::RegClass;
 
@@ -83,7 +83,8 @@ pub(super) struct Warp {
     pub(super) w: RegisterBank<L32>,
     pub(super) d: RegisterBank<L64>,
     pub(super) p: RegisterBank<Mask>,
-    pub(super) clock: LaneClock,
+    /// The step of the last barrier. Shared accesses up to it are ordered before those after it.
+    pub(super) floor: u32,
     pub(super) random: SplitMix64,
     /// The current step.
     pub(super) pc: usize,
@@ -102,7 +103,7 @@ impl Warp {
             w: RegisterBank::new(&program.w, [0; 32]),
             d: RegisterBank::new(&program.d, [0; 32]),
             p: RegisterBank::new(&program.p, 0),
-            clock: LaneClock::default(),
+            floor: 0,
             random: SplitMix64::new(0),
             pc: 0,
             steps: 0,
@@ -134,7 +135,7 @@ impl Warp {
                 _ => self.w.value[slot] = [low32(bits); 32],
             }
         }
-        self.clock.reset();
+        self.floor = 0;
         self.random = SplitMix64::new(cx.order.seed(block, index));
         self.pc = 0;
         self.steps = 0;
@@ -195,36 +196,35 @@ impl Warp {
             let exec = self.active & guard;
             let mut next = self.pc + 1;
             match line.code {
-                StepCode::W1 { f, dst, a } => pure!(exec, w[dst] = f(w[a])),
-                StepCode::W2 { f, dst, a, b } => pure!(exec, w[dst] = f(w[a], w[b])),
-                StepCode::W3 { f, dst, a, b, c } => pure!(exec, w[dst] = f(w[a], w[b], w[c])),
-                StepCode::W4 { f, dst, a, b, c, d } => pure!(exec, w[dst] = f(w[a], w[b], w[c], w[d])),
-                StepCode::D1 { f, dst, a } => pure!(exec, d[dst] = f(d[a])),
-                StepCode::D2 { f, dst, a, b } => pure!(exec, d[dst] = f(d[a], d[b])),
-                StepCode::D1W1 { f, dst, a, b } => pure!(exec, d[dst] = f(d[a], w[b])),
-                StepCode::Widen1 { f, dst, a } => pure!(exec, d[dst] = f(w[a])),
-                StepCode::Widen2 { f, dst, a, b } => pure!(exec, d[dst] = f(w[a], w[b])),
-                StepCode::Widen3 { f, dst, a, b, c } => pure!(exec, d[dst] = f(w[a], w[b], d[c])),
-                StepCode::Narrow1 { f, dst, a } => pure!(exec, w[dst] = f(d[a])),
-                StepCode::Sel32 { f, dst, a, b, p } => pure!(exec, w[dst] = f(w[a], w[b], p[p])),
-                StepCode::Sel64 { f, dst, a, b, p } => pure!(exec, d[dst] = f(d[a], d[b], p[p])),
-                StepCode::P1 { f, dst, a } => pure!(exec, p[dst] = f(p[a])),
-                StepCode::P2 { f, dst, a, b } => pure!(exec, p[dst] = f(p[a], p[b])),
-                StepCode::Cmp32 { f, dst, a, b, combine } => {
-                    // Read first: this may be the old value of the destination.
-                    let combine = self.combined(combine, exec, cx.program)?;
-                    pure!(exec, p[dst] = f(w[a], w[b]));
-                    self.combine(dst, combine, exec);
-                }
-                StepCode::Cmp64 { f, dst, a, b, combine } => {
-                    // Read first: this may be the old value of the destination.
-                    let combine = self.combined(combine, exec, cx.program)?;
-                    pure!(exec, p[dst] = f(d[a], d[b]));
-                    self.combine(dst, combine, exec);
-                }
+                StepCode::Pure(PureOp { lanes, dst, args: [a, b, c, d], combine }) => match lanes {
+                    Lanes::W1(f) => pure!(exec, w[dst] = f(w[a])),
+                    Lanes::W2(f) => pure!(exec, w[dst] = f(w[a], w[b])),
+                    Lanes::W3(f) => pure!(exec, w[dst] = f(w[a], w[b], w[c])),
+                    Lanes::W4(f) => pure!(exec, w[dst] = f(w[a], w[b], w[c], w[d])),
+                    Lanes::D1(f) => pure!(exec, d[dst] = f(d[a])),
+                    Lanes::D2(f) => pure!(exec, d[dst] = f(d[a], d[b])),
+                    Lanes::D1W1(f) => pure!(exec, d[dst] = f(d[a], w[b])),
+                    Lanes::Widen1(f) => pure!(exec, d[dst] = f(w[a])),
+                    Lanes::Widen2(f) => pure!(exec, d[dst] = f(w[a], w[b])),
+                    Lanes::Widen3(f) => pure!(exec, d[dst] = f(w[a], w[b], d[c])),
+                    Lanes::Narrow1(f) => pure!(exec, w[dst] = f(d[a])),
+                    Lanes::Sel32(f) => pure!(exec, w[dst] = f(w[a], w[b], p[c])),
+                    Lanes::Sel64(f) => pure!(exec, d[dst] = f(d[a], d[b], p[c])),
+                    Lanes::P1(f) => pure!(exec, p[dst] = f(p[a])),
+                    Lanes::P2(f) => pure!(exec, p[dst] = f(p[a], p[b])),
+                    Lanes::Cmp32(f) => {
+                        // Read first: this may be the old value of the destination.
+                        let combine = self.combined(combine, exec, cx.program)?;
+                        pure!(exec, p[dst] = f(w[a], w[b]));
+                        self.combine(dst, combine, exec);
+                    }
+                    Lanes::Cmp64(f) => {
+                        let combine = self.combined(combine, exec, cx.program)?;
+                        pure!(exec, p[dst] = f(d[a], d[b]));
+                        self.combine(dst, combine, exec);
+                    }
+                },
                 StepCode::Noise { class, dst } => self.noise(class, dst, exec),
-                StepCode::ActiveMask { dst } => self.w.set(dst, exec, &[exec; 32]),
-                StepCode::Fence => {}
 
                 StepCode::UniformIf { cond, otherwise } => {
                     if self.decide(cond, true, cx.program)? == 0 {
@@ -285,17 +285,20 @@ impl Warp {
                 StepCode::SharedAtomic(op) => self.shared_atomic(cx, shared, &op, exec)?,
                 StepCode::GlobalAtomic(op) => self.global_atomic(cx, &op, exec)?,
                 StepCode::Shfl(op) => self.shfl(cx, &op, exec)?,
-                StepCode::Vote { mode, dst, src, mask } => self.vote(cx, mode, dst, src, mask, exec)?,
-                StepCode::Ballot { dst, src, mask } => self.ballot(cx, dst, src, mask, exec)?,
-                StepCode::MatchAny { dst, src, wide, mask } => self.match_any(cx, dst, src, wide, mask, exec)?,
-                StepCode::Redux { op, dst, src, mask } => self.redux(cx, op, dst, src, mask, exec)?,
-                StepCode::BarWarp { mask } => self.warp_barrier(cx, mask, exec)?,
+                StepCode::Vote { mode, dst, src } => self.vote(cx, mode, dst, src, exec)?,
+                StepCode::Ballot { dst, src } => self.ballot(cx, dst, src, exec)?,
+                StepCode::MatchAny { dst, src } => self.match_any(cx, dst, src, exec)?,
+                StepCode::Redux { op, dst, src } => self.redux(cx, op, dst, src, exec)?,
+                StepCode::BarWarp => {
+                    need_all_lanes(exec)?;
+                    self.floor = self.steps;
+                }
                 StepCode::BarBlock => {
                     if exec != ALL {
                         let reached = LaneSet(exec);
                         return trap(!exec, FaultKind::BlockBarrierMissed { reached, ended_warp: None });
                     }
-                    self.clock.barrier(ALL, self.steps);
+                    self.floor = self.steps;
                     self.pc = next;
                     return Ok(WarpStop::BlockBarrier);
                 }

@@ -4,7 +4,7 @@ use super::RegId;
 use super::few::Few;
 use super::shared::RegionId;
 use crate::inst::Op;
-use crate::types::{MemTy, RegClass, StateSpace};
+use crate::types::{MemTy, StateSpace};
 
 /// A source operand.
 ///
@@ -100,8 +100,8 @@ pub enum BoolOp {
 /// ```
 /// use trueno_gpu::{KernelBuilder, emit, ir::LoadHint};
 /// let k = KernelBuilder::new("doc");
-/// let _ = k.param_ptr::<u32>("input").load_with(LoadHint::NonCoherent);
-/// assert!(emit(&k.finish().unwrap()).contains("ld.global.nc.u32"));
+/// let _ = k.param_ptr::<u32>("input").load_vec_with::<4>(LoadHint::NonCoherent);
+/// assert!(emit(&k.finish().unwrap()).contains("ld.global.nc.v4.u32"));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LoadHint {
@@ -110,10 +110,6 @@ pub enum LoadHint {
     Default,
     /// `ld.global.nc`: the memory is read-only for the whole kernel.
     NonCoherent,
-    /// `.cg`: cached in L2 only.
-    L2,
-    /// `.cs`: streaming, likely read once.
-    Streaming,
     /// `ld.volatile`: never merged or moved.
     Volatile,
 }
@@ -123,18 +119,15 @@ pub enum LoadHint {
 /// ```
 /// use trueno_gpu::{KernelBuilder, emit, ir::StoreHint};
 /// let k = KernelBuilder::new("doc");
-/// k.param_ptr::<u32>("output").index(k.lane_id()).store_with(StoreHint::Streaming, 0u32);
-/// assert!(emit(&k.finish().unwrap()).contains("st.global.cs.u32"));
+/// let (flags, is_first) = (k.param_ptr::<u32>("flags"), k.lane_id().eq(0));
+/// k.when(is_first).store_vec_with(StoreHint::Volatile, flags, [1u32]); // other blocks read it
+/// assert!(emit(&k.finish().unwrap()).contains("st.volatile.global.u32"));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StoreHint {
     /// No hint.
     #[default]
     Default,
-    /// `.cg`: cached in L2 only.
-    L2,
-    /// `.cs`: streaming, likely not read again.
-    Streaming,
     /// `st.volatile`: never merged or moved.
     Volatile,
 }
@@ -166,38 +159,26 @@ pub enum Conflict {
 /// let k = KernelBuilder::new("doc");
 /// let next = k.param_ptr::<u32>("next");
 /// let _ = next.atomic(AtomOp::Add, 1u32); // returns the old value
-/// next.reduce(AtomOp::Max, 9u32); // returns nothing
-/// assert!(emit(&k.finish().unwrap()).contains("red.global.max.u32"));
+/// next.reduce(AtomOp::Or, 9u32); // returns nothing
+/// assert!(emit(&k.finish().unwrap()).contains("red.global.or.b32"));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AtomOp {
     /// Wrapping sum.
     Add,
-    /// Minimum, signed for `I32`.
-    Min,
-    /// Maximum, signed for `I32`.
-    Max,
-    /// Bitwise and.
-    And,
     /// Bitwise or.
     Or,
-    /// Bitwise exclusive or.
-    Xor,
-    /// Replace.
-    Exch,
-    /// Replace if equal to `compare`.
-    Cas,
 }
 
 /// The rule by which a shuffle chooses the lane to read from.
 ///
 /// ```
 /// use trueno_gpu::{inst::shfl_source, ir::ShflMode};
-/// let lane_5_reads = |mode, clamp| shfl_source(mode, 5, 4, clamp).0;
-/// assert_eq!(lane_5_reads(ShflMode::Idx, 31), 4);
-/// assert_eq!(lane_5_reads(ShflMode::Up, 0), 1);
-/// assert_eq!(lane_5_reads(ShflMode::Down, 31), 9);
-/// assert_eq!(lane_5_reads(ShflMode::Bfly, 31), 1);
+/// let lane_5_reads = |mode| shfl_source(mode, 5, 4).0;
+/// assert_eq!(lane_5_reads(ShflMode::Idx), 4);
+/// assert_eq!(lane_5_reads(ShflMode::Up), 1);
+/// assert_eq!(lane_5_reads(ShflMode::Down), 9);
+/// assert_eq!(lane_5_reads(ShflMode::Bfly), 1);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ShflMode {
@@ -225,16 +206,10 @@ pub enum ShflMode {
 pub enum ReduxOp {
     /// Sum, modulo 2^32.
     Add,
-    /// Smallest.
-    Min,
     /// Largest.
     Max,
-    /// Bits set in all.
-    And,
     /// Bits set in any.
     Or,
-    /// Bits set in an odd number.
-    Xor,
 }
 
 /// The question that a vote answers about the lanes' predicates.
@@ -252,8 +227,6 @@ pub enum VoteMode {
     Any,
     /// True in all lanes.
     All,
-    /// The same in all lanes.
-    Uni,
 }
 
 /// A special register (blocks and grids are one-dimensional).
@@ -283,31 +256,12 @@ pub enum SpecialReg {
     LanemaskLe,
     /// Bits of all lower lanes.
     LanemaskLt,
-    /// Bits of the lane and all higher lanes.
-    LanemaskGe,
     /// Bits of all higher lanes.
     LanemaskGt,
 }
 
-/// The threads that see the memory order of a fence.
-///
-/// ```
-/// use trueno_gpu::{KernelBuilder, emit, ir::FenceScope};
-/// let k = KernelBuilder::new("doc");
-/// k.fence(FenceScope::Device); // before a flag that other blocks wait for
-/// assert!(emit(&k.finish().unwrap()).contains("membar.gl;"));
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FenceScope {
-    /// The block.
-    Block,
-    /// The device.
-    Device,
-    /// The device and the host.
-    System,
-}
-
-/// One instruction. [`Inst::info`] returns its row in the instruction table.
+/// One instruction. [`Inst::info`] returns its row in the instruction table. Shuffles, votes, matches, reductions and
+/// warp barriers involve all 32 lanes, so all must reach them.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, ir::{Inst, Stmt}};
@@ -317,7 +271,7 @@ pub enum FenceScope {
 /// let stores = kernel.body.iter().filter(|s| matches!(s, Stmt::Inst { inst: Inst::Store { .. }, .. }));
 /// assert_eq!(stores.count(), 1);
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Inst {
     /// `dst = op(args)`, lane by lane and without side effects, as `op.lanes()` defines. Covers all but comparisons.
     Pure {
@@ -395,21 +349,17 @@ pub enum Inst {
         /// The treatment of conflicting lanes.
         conflict: Conflict,
     },
-    /// Atomic read-modify-write; without a destination, a reduction (`red`). Lanes act one after the other, in any
-    /// order.
+    /// Atomic read-modify-write of a `u32`; without a destination, a reduction (`red`). Lanes act one after the other,
+    /// in any order.
     Atomic {
         /// Receives the old value.
         dst: Option<RegId>,
         /// Operation.
         op: AtomOp,
-        /// `U32`, `I32` or `U64`.
-        ty: MemTy,
         /// Address.
         addr: MemAddr,
         /// Operand.
         value: Operand,
-        /// For `Cas`, the value that the old one must equal.
-        compare: Option<Operand>,
     },
     /// Reads `src` of another lane, which [`crate::inst::shfl_source`] computes.
     Shfl {
@@ -423,12 +373,8 @@ pub enum Inst {
         src: Operand,
         /// Lane, distance or xor mask.
         lane: Operand,
-        /// The `c` operand: segment mask in bits 8 to 12, clamp in bits 0 to 4.
-        clamp: u32,
-        /// Member lanes. Each executing lane must be one of them.
-        mask: Operand,
     },
-    /// `dst` = any / all / uniform of the members' predicates.
+    /// `dst` = any or all of the lanes' predicates.
     Vote {
         /// The question.
         mode: VoteMode,
@@ -436,30 +382,22 @@ pub enum Inst {
         dst: RegId,
         /// Predicate.
         src: PredUse,
-        /// Member lanes.
-        mask: Operand,
     },
-    /// `dst` = one bit for each member whose predicate holds.
+    /// `dst` = one bit for each lane whose predicate holds.
     Ballot {
         /// Destination (B32).
         dst: RegId,
         /// Predicate.
         src: PredUse,
-        /// Member lanes.
-        mask: Operand,
     },
-    /// `dst` = bits of the members that have the same value.
+    /// `dst` = bits of the lanes that have the same value.
     MatchAny {
         /// Destination (B32).
         dst: RegId,
-        /// Value compared.
+        /// Value compared (B32).
         src: Operand,
-        /// Its class: B32 or B64.
-        class: RegClass,
-        /// Member lanes.
-        mask: Operand,
     },
-    /// `dst` = the values of all members, combined.
+    /// `dst` = the values of all lanes, combined.
     Redux {
         /// The operation.
         op: ReduxOp,
@@ -467,26 +405,11 @@ pub enum Inst {
         dst: RegId,
         /// The lane's value, unsigned.
         src: Operand,
-        /// Member lanes.
-        mask: Operand,
     },
-    /// `dst` = bits of the lanes that execute this.
-    ActiveMask {
-        /// Destination (B32).
-        dst: RegId,
-    },
-    /// `bar.warp.sync`: the members wait for each other; memory is ordered among them.
-    BarWarp {
-        /// Member lanes.
-        mask: Operand,
-    },
+    /// `bar.warp.sync`: all lanes of the warp wait for each other; memory is ordered among them.
+    BarWarp,
     /// `bar.sync 0`: all threads of the block wait for each other; memory is ordered among them.
     BarBlock,
-    /// Orders the thread's memory accesses before it and after it (`membar`).
-    Fence {
-        /// Threads that see the order.
-        scope: FenceScope,
-    },
 }
 
 impl std::ops::Not for PredUse {

@@ -10,10 +10,22 @@ const fn address_class(space: StateSpace) -> RegClass {
     }
 }
 
-/// Visits the registers written, by reference or by mutable reference.
-macro_rules! visit_defs {
-    ($inst:expr, $f:expr, $iter:ident) => {
-        match $inst {
+impl Inst {
+    /// Calls `f` with each register that the instruction writes.
+    ///
+    /// ```
+    /// use trueno_gpu::ir::{Inst, RegId, RegionId};
+    /// let mut written = vec![];
+    /// Inst::SharedBase { dst: RegId(4), region: RegionId(0) }.for_each_def(|r| written.push(r));
+    /// assert_eq!(written, [RegId(4)]);
+    /// ```
+    pub fn for_each_def(mut self, mut f: impl FnMut(RegId)) {
+        self.for_each_def_mut(|r| f(*r));
+    }
+
+    /// Calls `f` with each register that the instruction writes, to change it.
+    pub(crate) fn for_each_def_mut(&mut self, mut f: impl FnMut(&mut RegId)) {
+        match self {
             Self::Pure { dst, .. }
             | Self::Setp { dst, .. }
             | Self::Arbitrary { dst }
@@ -23,96 +35,15 @@ macro_rules! visit_defs {
             | Self::Vote { dst, .. }
             | Self::Ballot { dst, .. }
             | Self::MatchAny { dst, .. }
-            | Self::Redux { dst, .. }
-            | Self::ActiveMask { dst } => $f(dst),
-            Self::Load { dst, .. } => dst.$iter().for_each($f),
-            Self::Atomic { dst, .. } => dst.$iter().for_each($f),
+            | Self::Redux { dst, .. } => f(dst),
+            Self::Load { dst, .. } => dst.iter_mut().for_each(f),
+            Self::Atomic { dst, .. } => dst.iter_mut().for_each(f),
             Self::Shfl { dst, in_range, .. } => {
-                $f(dst);
-                in_range.$iter().for_each($f);
+                f(dst);
+                in_range.iter_mut().for_each(f);
             }
-            Self::Store { .. } | Self::BarWarp { .. } | Self::BarBlock | Self::Fence { .. } => {}
+            Self::Store { .. } | Self::BarWarp | Self::BarBlock => {}
         }
-    };
-}
-
-/// Visits the registers read, likewise. `$operand` takes operands, `$reg` registers.
-macro_rules! visit_uses {
-    ($inst:expr, $operand:ident, $reg:ident, $iter:ident) => {
-        match $inst {
-            Self::Pure { op, args, .. } => {
-                for (arg, class) in args.$iter().zip(op.lanes().signature().1) {
-                    $operand!(arg, *class);
-                }
-            }
-            Self::Setp { op, a, b, combine, .. } => {
-                let class = op.lanes().signature().1[0];
-                $operand!(a, class);
-                $operand!(b, class);
-                if let Some(combine) = combine {
-                    $reg!(combine.with.reg, RegClass::Pred);
-                }
-            }
-            Self::Arbitrary { .. }
-            | Self::Special { .. }
-            | Self::Param { .. }
-            | Self::SharedBase { .. }
-            | Self::ActiveMask { .. }
-            | Self::BarBlock
-            | Self::Fence { .. } => {}
-            Self::Load { addr, .. } => $reg!(addr.base, address_class(addr.space)),
-            Self::Store { addr, src, ty, .. } => {
-                for value in src.$iter() {
-                    $operand!(value, ty.class());
-                }
-                $reg!(addr.base, address_class(addr.space));
-            }
-            Self::Atomic { addr, value, compare, ty, .. } => {
-                $operand!(value, ty.class());
-                for compare in compare.$iter() {
-                    $operand!(compare, ty.class());
-                }
-                $reg!(addr.base, address_class(addr.space));
-            }
-            Self::Shfl { src, lane, mask, .. } => {
-                for value in [src, lane, mask] {
-                    $operand!(value, RegClass::B32);
-                }
-            }
-            Self::Vote { src, mask, .. } | Self::Ballot { src, mask, .. } => {
-                $reg!(src.reg, RegClass::Pred);
-                $operand!(mask, RegClass::B32);
-            }
-            Self::MatchAny { src, class, mask, .. } => {
-                $operand!(src, *class);
-                $operand!(mask, RegClass::B32);
-            }
-            Self::Redux { src, mask, .. } => {
-                $operand!(src, RegClass::B32);
-                $operand!(mask, RegClass::B32);
-            }
-            Self::BarWarp { mask } => $operand!(mask, RegClass::B32),
-        }
-    };
-}
-
-impl Inst {
-    /// Calls `f` with each register that the instruction writes.
-    ///
-    /// ```
-    /// use trueno_gpu::ir::{Inst, RegId};
-    /// let mut written = vec![];
-    /// Inst::ActiveMask { dst: RegId(4) }.for_each_def(|r| written.push(r));
-    /// assert_eq!(written, [RegId(4)]);
-    /// ```
-    pub fn for_each_def(&self, mut f: impl FnMut(RegId)) {
-        let mut f = |r: &RegId| f(*r);
-        visit_defs!(self, &mut f, iter);
-    }
-
-    /// Calls `f` with each register that the instruction writes, to change it.
-    pub(crate) fn for_each_def_mut(&mut self, mut f: impl FnMut(&mut RegId)) {
-        visit_defs!(self, &mut f, iter_mut);
     }
 
     /// Calls `f` with each register that the instruction reads and the class it is read as. The guard belongs to the
@@ -122,60 +53,77 @@ impl Inst {
     /// use trueno_gpu::ir::{Inst, Operand, RegId};
     /// use trueno_gpu::RegClass;
     /// let mut read = vec![];
-    /// Inst::BarWarp { mask: Operand::Reg(RegId(1)) }.for_each_use(|r, class| read.push((r, class)));
+    /// Inst::MatchAny { dst: RegId(0), src: Operand::Reg(RegId(1)) }.for_each_use(|r, class| read.push((r, class)));
     /// assert_eq!(read, [(RegId(1), RegClass::B32)]);
     /// ```
-    pub fn for_each_use(&self, mut f: impl FnMut(RegId, RegClass)) {
-        macro_rules! reg {
-            ($reg:expr, $class:expr) => {
-                f($reg, $class)
-            };
-        }
-        macro_rules! operand {
-            ($operand:expr, $class:expr) => {
-                if let Operand::Reg(r) = $operand {
-                    f(*r, $class);
-                }
-            };
-        }
-        visit_uses!(self, operand, reg, iter);
+    pub fn for_each_use(mut self, mut f: impl FnMut(RegId, RegClass)) {
+        self.for_each_use_mut(|r, class| f(*r, class));
     }
 
     /// Calls `f` with each register that the instruction reads, to change it.
     pub(crate) fn for_each_use_mut(&mut self, mut f: impl FnMut(&mut RegId, RegClass)) {
-        macro_rules! reg {
-            ($reg:expr, $class:expr) => {
-                f(&mut $reg, $class)
-            };
-        }
-        macro_rules! operand {
-            ($operand:expr, $class:expr) => {
-                if let Operand::Reg(r) = $operand {
-                    f(r, $class);
+        let mut operand = |operand: &mut Operand, class| {
+            if let Operand::Reg(reg) = operand {
+                f(reg, class);
+            }
+        };
+        match self {
+            Self::Pure { op, args, .. } => {
+                for (arg, class) in args.iter_mut().zip(op.lanes().signature().1) {
+                    operand(arg, *class);
                 }
-            };
+            }
+            Self::Setp { op, a, b, combine, .. } => {
+                let class = op.lanes().signature().1[0];
+                operand(a, class);
+                operand(b, class);
+                if let Some(combine) = combine {
+                    f(&mut combine.with.reg, RegClass::Pred);
+                }
+            }
+            Self::Arbitrary { .. }
+            | Self::Special { .. }
+            | Self::Param { .. }
+            | Self::SharedBase { .. }
+            | Self::BarWarp
+            | Self::BarBlock => {}
+            Self::Load { addr, .. } => f(&mut addr.base, address_class(addr.space)),
+            Self::Store { addr, src, ty, .. } => {
+                for value in src.iter_mut() {
+                    operand(value, ty.class());
+                }
+                f(&mut addr.base, address_class(addr.space));
+            }
+            Self::Atomic { addr, value, .. } => {
+                operand(value, RegClass::B32);
+                f(&mut addr.base, address_class(addr.space));
+            }
+            Self::Shfl { src, lane, .. } => {
+                operand(src, RegClass::B32);
+                operand(lane, RegClass::B32);
+            }
+            Self::Vote { src, .. } | Self::Ballot { src, .. } => f(&mut src.reg, RegClass::Pred),
+            Self::MatchAny { src, .. } | Self::Redux { src, .. } => operand(src, RegClass::B32),
         }
-        visit_uses!(self, operand, reg, iter_mut);
     }
 
-    /// Returns the member mask of a warp operation or warp barrier.
+    /// Returns `true` if the instruction involves all lanes of the warp, so that each of them must reach it.
     ///
     /// ```
-    /// use trueno_gpu::ir::{Inst, Operand};
-    /// assert_eq!(Inst::BarWarp { mask: Operand::Imm(7) }.member_mask(), Some(Operand::Imm(7)));
-    /// assert_eq!(Inst::BarBlock.member_mask(), None);
+    /// use trueno_gpu::ir::Inst;
+    /// assert!(Inst::BarWarp.is_warp_wide());
     /// ```
     #[must_use]
-    pub fn member_mask(&self) -> Option<Operand> {
-        match self {
-            Self::Shfl { mask, .. }
-            | Self::Vote { mask, .. }
-            | Self::Ballot { mask, .. }
-            | Self::MatchAny { mask, .. }
-            | Self::Redux { mask, .. }
-            | Self::BarWarp { mask } => Some(*mask),
-            _ => None,
-        }
+    pub const fn is_warp_wide(self) -> bool {
+        matches!(
+            self,
+            Self::Shfl { .. }
+                | Self::Vote { .. }
+                | Self::Ballot { .. }
+                | Self::MatchAny { .. }
+                | Self::Redux { .. }
+                | Self::BarWarp
+        )
     }
 }
 

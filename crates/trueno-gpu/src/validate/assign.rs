@@ -168,7 +168,7 @@ impl Checker<'_> {
             Inst::Pure { op, .. } | Inst::Setp { op, .. } => op.lanes().signature().0,
             Inst::Arbitrary { dst } => self.kernel.regs.get(dst.index()).map_or(RegClass::B32, |r| r.class),
             Inst::Param { index, .. } => self.kernel.params[*index as usize].ty.class(),
-            Inst::Load { ty, .. } | Inst::Atomic { ty, .. } => ty.class(),
+            Inst::Load { ty, .. } => ty.class(),
             Inst::Vote { .. } => RegClass::Pred,
             Inst::Shfl { .. } if nth == 1 => RegClass::Pred,
             _ => RegClass::B32,

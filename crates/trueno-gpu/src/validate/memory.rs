@@ -2,7 +2,7 @@
 
 use super::{ValidateError, each_inst};
 use crate::inst::Op;
-use crate::ir::{AtomOp, BlockKind, Inst, KernelIr, LoadHint, MemAddr, Operand, Path, RegId, RegionScope, StoreHint};
+use crate::ir::{BlockKind, Inst, KernelIr, LoadHint, MemAddr, Operand, Path, RegId, RegionScope};
 use crate::types::{MemTy, StateSpace};
 
 pub(super) fn check(kernel: &KernelIr) -> Result<(), ValidateError> {
@@ -67,7 +67,7 @@ fn check_access(
     let (addr, ty, count): (&MemAddr, MemTy, usize) = match inst {
         Inst::Load { addr, ty, dst, .. } => (addr, *ty, dst.len()),
         Inst::Store { addr, ty, src, .. } => (addr, *ty, src.len()),
-        Inst::Atomic { addr, ty, .. } => (addr, *ty, 1),
+        Inst::Atomic { addr, .. } => (addr, MemTy::U32, 1),
         _ => return Ok(()),
     };
     let path = path.clone();
@@ -98,28 +98,12 @@ fn check_form(inst: &Inst, path: &Path) -> Result<(), ValidateError> {
             if !is_vector(dst.len(), *ty) {
                 return bad("a vector has two or four elements and at most 16 bytes");
             }
-            if addr.space == StateSpace::Shared && !matches!(hint, LoadHint::Default | LoadHint::Volatile) {
-                return bad("cache hints only apply to global memory");
+            if addr.space == StateSpace::Shared && *hint == LoadHint::NonCoherent {
+                return bad("the cache of read-only memory only applies to global memory");
             }
         }
-        Inst::Store { src, ty, addr, hint, .. } => {
-            if !is_vector(src.len(), *ty) {
-                return bad("a vector has two or four elements and at most 16 bytes");
-            }
-            if addr.space == StateSpace::Shared && !matches!(hint, StoreHint::Default | StoreHint::Volatile) {
-                return bad("cache hints only apply to global memory");
-            }
-        }
-        Inst::Atomic { dst, op, ty, compare, .. } => {
-            if !matches!(ty, MemTy::U32 | MemTy::I32 | MemTy::U64) {
-                return bad("atomics work on u32, i32 and u64");
-            }
-            if dst.is_none() && !op.has_reduction() {
-                return bad("this operation has no reduction form; use the atomic that returns the old value");
-            }
-            if (*op == AtomOp::Cas) != compare.is_some() {
-                return bad("a compare-exchange needs a value to compare with, and no other operation takes one");
-            }
+        Inst::Store { src, ty, .. } if !is_vector(src.len(), *ty) => {
+            return bad("a vector has two or four elements and at most 16 bytes");
         }
         _ => {}
     }

@@ -180,7 +180,7 @@ impl DataFlow<'_> {
         let guard_level = guard.map_or(Level::Block, |p| self.level[p.reg.index()]);
         let reached = control.max(guard_level);
         self.check_members(inst, path, reached)?;
-        let (own, cause) = self.result_level(inst, path, reached)?;
+        let (own, cause) = self.result_level(inst, path)?;
         let (level, cause) = if own == Level::Lane {
             (own, cause)
         } else if let (Level::Lane, Some(p)) = (guard_level, guard) {
@@ -203,7 +203,7 @@ impl DataFlow<'_> {
     fn check_members(&self, inst: &Inst, path: &Path, reached: Level) -> Result<(), ValidateError> {
         let limit = match inst {
             Inst::BarBlock => Level::Block,
-            _ if is_full(inst) => Level::Warp,
+            _ if inst.is_warp_wide() => Level::Warp,
             _ => return Ok(()),
         };
         if self.report && reached > limit {
@@ -212,7 +212,7 @@ impl DataFlow<'_> {
         Ok(())
     }
 
-    fn result_level(&self, inst: &Inst, path: &Path, reached: Level) -> Result<(Level, Cause), ValidateError> {
+    fn result_level(&self, inst: &Inst, path: &Path) -> Result<(Level, Cause), ValidateError> {
         let own = || Cause::Instruction(describe(inst));
         let of = |reg: RegId| (self.level[reg.index()], Cause::Register(reg));
         Ok(match inst.info().uniformity {
@@ -227,25 +227,15 @@ impl DataFlow<'_> {
             }
             Uniformity::Never => (Level::Lane, own()),
             Uniformity::LaneOperand => match inst {
-                // A narrower clamp makes segments, or lanes that read themselves.
-                Inst::Shfl { lane, clamp: 31, .. } if is_full(inst) && reached <= Level::Warp => match lane {
-                    Operand::Reg(r) if self.level[r.index()] == Level::Lane => of(*r),
-                    _ => (Level::Warp, own()),
-                },
-                _ => (Level::Lane, own()),
+                Inst::Shfl { lane: Operand::Reg(r), .. } if self.level[r.index()] == Level::Lane => of(*r),
+                _ => (Level::Warp, own()),
             },
             Uniformity::Always => match inst {
                 Inst::Load { addr, .. } => {
                     self.require_uniform(addr.base, path)?;
-                    if reached == Level::Lane { (Level::Lane, own()) } else { (Level::Warp, own()) }
+                    (Level::Warp, own())
                 }
-                // The result is the same only for the lanes of the mask.
-                Inst::Vote { .. } | Inst::Ballot { .. } | Inst::Redux { .. }
-                    if !is_full(inst) || reached == Level::Lane =>
-                {
-                    (Level::Lane, own())
-                }
-                Inst::Vote { .. } | Inst::Ballot { .. } | Inst::Redux { .. } => (Level::Warp, own()),
+                _ if inst.is_warp_wide() => (Level::Warp, own()),
                 _ => (Level::Block, own()),
             },
         })
@@ -279,11 +269,6 @@ impl DataFlow<'_> {
         }
         text
     }
-}
-
-/// Returns `true` if an instruction involves all 32 lanes.
-fn is_full(inst: &Inst) -> bool {
-    inst.member_mask() == Some(Operand::Imm(0xffff_ffff))
 }
 
 fn describe(inst: &Inst) -> String {

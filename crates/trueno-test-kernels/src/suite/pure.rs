@@ -113,15 +113,7 @@ fn operand_sets(op: Op) -> Vec<&'static [u64]> {
         Op::Prmt => vec![&[0x8382_8180, 0x0123_4567], &[0x8786_8584, 0x89ab_cdef], &SELECTORS],
         Op::CvtU32F32 => vec![&FLOATS],
         Op::RcpApproxF32 => vec![&POWERS],
-        Op::AddF32
-        | Op::SubF32
-        | Op::MulF32
-        | Op::SetpEqF32
-        | Op::SetpNeuF32
-        | Op::SetpLtF32
-        | Op::SetpLeF32
-        | Op::SetpGtF32
-        | Op::SetpGeF32 => vec![&FLOATS, &FLOATS],
+        Op::AddF32 | Op::SubF32 | Op::MulF32 => vec![&FLOATS, &FLOATS],
         _ => {
             let edges = |(index, class): (usize, &RegClass)| -> &'static [u64] {
                 match class {

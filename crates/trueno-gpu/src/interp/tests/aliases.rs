@@ -1,6 +1,6 @@
 //! Instructions whose destination is one of their sources.
 
-use super::ir_builder::{FULL, IrBuilder, global, imm, is, reg};
+use super::ir_builder::{IrBuilder, global, imm, is, reg};
 use super::run;
 use crate::inst::Op;
 use crate::ir::{BoolOp, Combine, Inst, LoadHint, ShflMode, VoteMode};
@@ -39,8 +39,7 @@ fn shuffle_into_its_source_and_lane() {
         let v = k.var(RegClass::B32);
         k.inst(IrBuilder::op_into(v, Op::Xor32, &[reg(k.index), imm(5)]));
         let (src, lane) = if alias_lane { (reg(k.index), reg(v)) } else { (reg(v), imm(3)) };
-        let (mode, in_range, clamp, mask) = (ShflMode::Idx, None, 31, FULL);
-        k.inst(Inst::Shfl { mode, dst: v, in_range, src, lane, clamp, mask });
+        k.inst(Inst::Shfl { mode: ShflMode::Idx, dst: v, in_range: None, src, lane });
         k.result(v, 0);
         let expected: Vec<u32> = (0..32).map(|lane| if alias_lane { lane ^ 5 } else { 6 }).collect();
         assert_eq!(words(k), expected);
@@ -52,7 +51,7 @@ fn vote_and_load_into_their_sources() {
     let mut k = IrBuilder::new("vote", 1);
     let p = k.var(RegClass::Pred);
     k.inst(IrBuilder::op_into(p, Op::SetpEqU32, &[reg(k.index), imm(7)]));
-    k.inst(Inst::Vote { mode: VoteMode::Any, dst: p, src: is(p), mask: FULL });
+    k.inst(Inst::Vote { mode: VoteMode::Any, dst: p, src: is(p) });
     k.result(p, 0);
     assert_eq!(words(k), [1; 32]);
 

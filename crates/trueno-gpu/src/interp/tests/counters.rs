@@ -76,8 +76,8 @@ fn global_sectors() {
     let to = k.element(k.output, k.index, 16);
     k.inst(IrBuilder::store_inst(MemTy::U32, global(to, 0), &[reg(value), imm(0), imm(0), imm(0)]));
     k.warp_barrier();
-    let (op, ty, addr, value) = (AtomOp::Add, MemTy::U32, global(k.output, 0), imm(1));
-    k.inst(Inst::Atomic { dst: None, op, ty, addr, value, compare: None });
+    let (op, addr, value) = (AtomOp::Add, global(k.output, 0), imm(1));
+    k.inst(Inst::Atomic { dst: None, op, addr, value });
     let total = report(k).total;
     assert_eq!((total.global_sectors_read, total.global_sectors_written, total.global_sectors_atomic), (4, 16, 1));
 }

@@ -15,16 +15,14 @@ fn drawing(count: u32) -> ValidKernel {
     let drawn = k.var(RegClass::B32);
     k.loop_(Branch::Uniform, |k, target| {
         k.inst(IrBuilder::op_into(drawn, Op::Mov32, &[imm(0)]));
-        let (op, ty, addr, value) = (AtomOp::Add, MemTy::U32, global(k.input, 0), imm(1));
-        k.when(first, Inst::Atomic { dst: Some(drawn), op, ty, addr, value, compare: None });
+        let (op, addr, value) = (AtomOp::Add, global(k.input, 0), imm(1));
+        k.when(first, Inst::Atomic { dst: Some(drawn), op, addr, value });
         let item = k.def(RegClass::B32, |dst| Inst::Shfl {
             mode: ShflMode::Idx,
             dst,
             in_range: None,
             src: reg(drawn),
             lane: imm(0),
-            clamp: 31,
-            mask: super::ir_builder::FULL,
         });
         let done = k.op(Op::SetpGeU32, &[reg(item), imm(count)]);
         k.stmt(Stmt::Break { target, cond: Some(is(done)), branch: Branch::Uniform });

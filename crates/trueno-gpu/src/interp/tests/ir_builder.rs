@@ -22,8 +22,6 @@ pub(crate) struct IrBuilder {
     pub(crate) index: RegId,
 }
 
-pub(crate) const FULL: Operand = Operand::Imm(0xffff_ffff);
-
 pub(crate) fn imm(value: u32) -> Operand {
     Operand::Imm(u64::from(value))
 }
@@ -154,7 +152,7 @@ impl IrBuilder {
     }
 
     pub(crate) fn warp_barrier(&mut self) {
-        self.inst(Inst::BarWarp { mask: FULL });
+        self.inst(Inst::BarWarp);
     }
 
     /// Stores the lane's 32-bit or 64-bit result (predicates as 0 and 1) in an output array that starts at `at_bytes`.

@@ -52,8 +52,8 @@ fn the_order_decides_a_conflicting_global_store() {
 #[test]
 fn atomics_take_turns_in_order() {
     let mut k = IrBuilder::new("tickets", 1);
-    let (op, ty, addr, value) = (AtomOp::Add, MemTy::U32, global(k.output, 0), imm(1));
-    let ticket = k.def(RegClass::B32, |dst| Inst::Atomic { dst: Some(dst), op, ty, addr, value, compare: None });
+    let (op, addr, value) = (AtomOp::Add, global(k.output, 0), imm(1));
+    let ticket = k.def(RegClass::B32, |dst| Inst::Atomic { dst: Some(dst), op, addr, value });
     let at = k.op(Op::MaxU32, &[reg(k.index), imm(1)]);
     let to = k.element(k.output, at, 4);
     let later = k.op(Op::SetpGtU32, &[reg(k.index), imm(0)]);

@@ -2,7 +2,7 @@
 //! `cargo test --release -p trueno-zram-kernels --lib -- --ignored --nocapture speed`
 
 use super::super::{DeviceMemory, Launch, Races};
-use super::ir_builder::{FULL, IrBuilder, imm, is, reg, shared};
+use super::ir_builder::{IrBuilder, imm, is, reg, shared};
 use crate::inst::Op;
 use crate::ir::{Branch, Conflict, Inst, ShflMode, Stmt, StoreHint};
 use crate::types::{MemTy, RegClass};
@@ -61,15 +61,13 @@ fn kernel(rounds: u32) -> ValidKernel {
                 in_range: None,
                 src: reg(len),
                 lane: imm(n),
-                clamp: 0,
-                mask: FULL,
             })
         };
         let next = [shuffle(k, 1), shuffle(k, 2)];
         let longer = k.op(Op::SetpLeU32, &[reg(next[0]), reg(len)]);
         let longest = k.op(Op::SetpLeU32, &[reg(next[1]), reg(len)]);
         let chosen = k.op(Op::AndPred, &[reg(longer), reg(longest)]);
-        let mask = k.def(RegClass::B32, |dst| Inst::Ballot { dst, src: is(chosen), mask: FULL });
+        let mask = k.def(RegClass::B32, |dst| Inst::Ballot { dst, src: is(chosen) });
         let count = k.op(Op::Popc32, &[reg(mask)]);
         let step = k.op(Op::And32, &[reg(count), imm(63)]);
         let moved = k.op(Op::AddU32, &[reg(p), reg(step)]);

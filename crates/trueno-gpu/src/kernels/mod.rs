@@ -8,6 +8,7 @@
 mod copy;
 mod lane_rule;
 pub mod lz4;
+mod match_table;
 pub mod packed;
 mod reduce;
 mod same_fill;
@@ -19,6 +20,7 @@ pub use lane_rule::{LaneRuleCounts, LaneRuleKernel};
 pub use same_fill::SameFillKernel;
 
 use crate::emit::{emit, emit_for};
+use crate::kernels::packed::{KernelFormat, Mode, TableStores, WarpCompressKernel, WarpDecompressKernel};
 use crate::target::Target;
 use crate::validate::{ValidKernel, ValidateError};
 
@@ -100,48 +102,39 @@ pub struct ResourceBudget {
 /// ```
 #[must_use]
 pub fn shapes() -> Vec<(String, Box<dyn Kernel>)> {
-    use lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel, Mode, TableStores};
-    use zstd::ZstdWarpCompressKernel;
-
-    const MAX_PAGES: u32 = 65_536;
     let mut shapes: Vec<(String, Box<dyn Kernel>)> = vec![
         ("same_fill".into(), Box::new(SameFillKernel::new())),
         ("lane_rule".into(), Box::new(LaneRuleKernel::new())),
     ];
-    for (mode, mode_name) in [(Mode::Fast, "fast"), (Mode::Ratio, "ratio")] {
-        for (stores, stores_name) in
-            [(TableStores::ReadBack, "read_back"), (TableStores::LowestLaneWins, "lowest_lane")]
-        {
-            let kernel = Lz4WarpCompressKernel::new(MAX_PAGES).with_mode(mode).with_table_stores(stores);
-            let name = format!("lz4_compress_{mode_name}_{stores_name}");
-            let wide = kernel.clone().with_target(Target::SM_90).with_warps_per_block(28);
-            shapes.push((name.clone(), Box::new(kernel)));
-            shapes.push((format!("{name}_28_warps"), Box::new(wide)));
-        }
-    }
-    let kernel = Lz4WarpDecompressKernel::new(MAX_PAGES);
-    let wide = kernel.clone().with_target(Target::SM_90).with_warps_per_block(28);
-    shapes.push(("lz4_decompress".into(), Box::new(kernel)));
-    shapes.push(("lz4_decompress_28_warps".into(), Box::new(wide)));
-    for (mode, mode_name) in [(Mode::Fast, "fast"), (Mode::Ratio, "ratio")] {
-        for (stores, stores_name) in
-            [(TableStores::ReadBack, "read_back"), (TableStores::LowestLaneWins, "lowest_lane")]
-        {
-            let kernel = ZstdWarpCompressKernel::new(MAX_PAGES).with_mode(mode).with_table_stores(stores);
-            let name = format!("zstd_compress_{mode_name}_{stores_name}");
-            let wide = kernel.clone().with_target(Target::SM_90).with_warps_per_block(28);
-            shapes.push((name.clone(), Box::new(kernel)));
-            shapes.push((format!("{name}_28_warps"), Box::new(wide)));
-        }
-    }
-    let kernel = zstd::ZstdWarpDecompressKernel::new(MAX_PAGES);
-    let wide = kernel.clone().with_target(Target::SM_90).with_warps_per_block(28);
-    shapes.push(("zstd_decompress".into(), Box::new(kernel)));
-    shapes.push(("zstd_decompress_28_warps".into(), Box::new(wide)));
-    shapes.push(("zstd_group_order".into(), Box::new(zstd::ZstdGroupOrderKernel::new(MAX_PAGES))));
-    let kernel = zstd::ZstdGroupDecompressKernel::new(MAX_PAGES);
+    add_shapes_of::<lz4::Lz4>("lz4", &mut shapes);
+    add_shapes_of::<zstd::Zstd>("zstd", &mut shapes);
+    shapes.push(("zstd_group_order".into(), Box::new(zstd::ZstdGroupOrderKernel::new(SHAPE_PAGES))));
+    let kernel = zstd::ZstdGroupDecompressKernel::new(SHAPE_PAGES);
     let sm_90 = kernel.clone().with_target(Target::SM_90);
     shapes.push(("zstd_group_decompress".into(), Box::new(kernel)));
     shapes.push(("zstd_group_decompress_sm_90".into(), Box::new(sm_90)));
     shapes
+}
+
+/// The largest batch of [`shapes`].
+const SHAPE_PAGES: u32 = 65_536;
+
+/// Adds the kernels of a format that work on one page per warp: with four warps per block, and with as many as an SM of
+/// compute capability 9.0 holds.
+fn add_shapes_of<F: KernelFormat>(format: &str, shapes: &mut Vec<(String, Box<dyn Kernel>)>) {
+    for (mode, mode_name) in [(Mode::Fast, "fast"), (Mode::Ratio, "ratio")] {
+        for (stores, stores_name) in
+            [(TableStores::ReadBack, "read_back"), (TableStores::LowestLaneWins, "lowest_lane")]
+        {
+            let kernel = || WarpCompressKernel::<F>::new(SHAPE_PAGES).with_mode(mode).with_table_stores(stores);
+            let name = format!("{format}_compress_{mode_name}_{stores_name}");
+            let wide = kernel().with_target(Target::SM_90).with_warps_per_block(28);
+            shapes.push((name.clone(), Box::new(kernel())));
+            shapes.push((format!("{name}_28_warps"), Box::new(wide)));
+        }
+    }
+    let kernel = || WarpDecompressKernel::<F>::new(SHAPE_PAGES);
+    let wide = kernel().with_target(Target::SM_90).with_warps_per_block(28);
+    shapes.push((format!("{format}_decompress"), Box::new(kernel())));
+    shapes.push((format!("{format}_decompress_28_warps"), Box::new(wide)));
 }

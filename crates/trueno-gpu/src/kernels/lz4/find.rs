@@ -8,6 +8,7 @@
 
 use super::format::{MATCH_END_LIMIT, MATCH_START_LIMIT, MIN_MATCH, PAGE_BYTES};
 use super::{Mode, TableStores};
+use crate::kernels::match_table::ConflictRule;
 use crate::types::Global;
 use crate::{Addr, KernelBuilder, Pred, Reg, Var};
 
@@ -102,7 +103,7 @@ pub(super) fn find_matches<'k>(ws: Lz4Workspace<'k>, mode: Mode, stores: TableSt
     let finder = MatchFinder {
         ws,
         mode,
-        stores,
+        conflicts: ConflictRule { k, stores, position_mask: POSITION_MASK },
         // Kept in registers for all windows.
         first: (31 - ws.lane).mad(mode.positions_per_lane(), ws.page).named("first"),
         later_lanes: k.lanemask_gt(),
@@ -135,7 +136,7 @@ enum PageEnd {
 struct MatchFinder<'k> {
     ws: Lz4Workspace<'k>,
     mode: Mode,
-    stores: TableStores,
+    conflicts: ConflictRule<'k>,
     /// The lane's first position, in a window that starts at 0.
     first: Reg<'k, u32>,
     later_lanes: Reg<'k, u32>,
@@ -225,17 +226,7 @@ impl<'k> MatchFinder<'k> {
         let entry = k.value(POSITION_MASK).bit_select(position, product);
         slot.store_conflicting(entry);
         k.sync_warp();
-        if self.stores == TableStores::ReadBack {
-            // Make the highest position win, whichever lane won. Where hardware does so by itself, this takes one
-            // check.
-            k.loop_uniform(|again| {
-                let loses = (slot.load() & POSITION_MASK).lt(position & POSITION_MASK);
-                k.sync_warp();
-                again.break_if(!loses.any());
-                k.when(loses).store_conflicting(slot, entry);
-                k.sync_warp();
-            });
-        }
+        self.conflicts.resolve(slot, entry, position, None);
         before
     }
 

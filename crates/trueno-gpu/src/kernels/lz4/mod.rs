@@ -32,12 +32,27 @@ mod encode;
 mod find;
 mod format;
 mod gather;
-mod interpret;
 
 pub use compress::Lz4WarpCompressKernel;
 pub use decompress::Lz4WarpDecompressKernel;
 
 pub use super::packed::{Mode, TableStores};
+
+use super::packed::{CompressParts, DecompressParts, KernelFormat};
+
+/// LZ4 blocks, as the format of a kernel.
+///
+/// ```
+/// use trueno_gpu::kernels::{Kernel, lz4::Lz4, packed::WarpDecompressKernel};
+/// assert_eq!(WarpDecompressKernel::<Lz4>::new(1000).name(), "lz4_warp_decompress");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lz4;
+
+impl KernelFormat for Lz4 {
+    const COMPRESS: CompressParts = compress::COMPRESS;
+    const DECOMPRESS: DecompressParts = decompress::DECOMPRESS;
+}
 
 impl Mode {
     const fn positions_per_lane(self) -> u32 {

@@ -11,23 +11,28 @@ use trueno_page::PageKind;
 /// Scratch memory for a page that is set aside until its place is known.
 pub(in crate::kernels) const SET_ASIDE_BYTES: u32 = PAGE_BYTES;
 
-/// The parameters of a compression kernel, and the warp's place in the grid.
+/// Shared memory of a warp: the page, and a match table of the same size behind it.
+pub(super) const PAGE_AND_TABLE_BYTES: u32 = 2 * PAGE_BYTES;
+
+/// The parameters of a compression kernel, and the warp's own memory.
 pub(in crate::kernels) struct CompressBatch<'k> {
     k: &'k KernelBuilder,
     input: Addr<'k, Global, u32>,
     output: Addr<'k, Global, u32>,
     index: Addr<'k, Global, u64>,
-    scratch: Addr<'k, Global, u32>,
     next_page: Addr<'k, Global, u32>,
     pages: Reg<'k, u32>,
     pub(in crate::kernels) lane: Reg<'k, u32>,
-    pub(in crate::kernels) warp: Reg<'k, u32>,
+    /// Shared address of the page, at a multiple of its size.
+    pub(in crate::kernels) page: Reg<'k, u32>,
+    /// Shared address of the match table, directly after the page: as many bytes as a page.
+    pub(in crate::kernels) table: Reg<'k, u32>,
+    /// The warp's part of the scratch memory.
+    pub(in crate::kernels) scratch: Addr<'k, Global, u32>,
 }
 
-/// The memory in which a warp compresses a page.
+/// The memory for compressed bytes.
 pub(in crate::kernels) struct CompressBuffers<'k> {
-    /// Shared address of the page.
-    pub(in crate::kernels) page: Reg<'k, u32>,
     /// Shared address of the compressed bytes.
     pub(in crate::kernels) staging: Reg<'k, u32>,
     /// Global memory of [`SET_ASIDE_BYTES`] for each page that can be set aside.
@@ -38,32 +43,25 @@ pub(in crate::kernels) struct CompressBuffers<'k> {
 }
 
 impl<'k> CompressBatch<'k> {
-    /// Declares the parameters.
-    pub(in crate::kernels) fn declare(k: &'k KernelBuilder) -> Self {
-        Self {
-            k,
-            input: k.param_ptr("input"),
-            output: k.param_ptr("output"),
-            index: k.param_ptr("index"),
-            scratch: k.param_ptr("scratch"),
-            next_page: k.param_ptr("next_page"),
-            pages: k.param_u32("pages"),
-            lane: k.lane_id().named("lane"),
-            // Not the uniform `warp_id`: with addresses in uniform registers, each LZ4 window copies three of them.
-            warp: (k.thread_id() >> 5).named("warp"),
-        }
-    }
-
-    /// Returns the warp's own part of the scratch memory, of `bytes_per_warp`.
-    pub(in crate::kernels) fn warp_scratch(&self, bytes_per_warp: u32) -> Addr<'k, Global, u32> {
-        let k = self.k;
+    /// Declares the parameters and the memory of a warp.
+    pub(in crate::kernels) fn declare(k: &'k KernelBuilder, scratch_bytes_per_warp: u32) -> Self {
+        let (input, output, index) = (k.param_ptr("input"), k.param_ptr("output"), k.param_ptr("index"));
+        let (scratch, next_page) = (k.param_ptr::<u32>("scratch"), k.param_ptr("next_page"));
+        let (pages, lane) = (k.param_u32("pages"), k.lane_id().named("lane"));
+        // Not the uniform `warp_id`: with addresses in uniform registers, each LZ4 window copies three of them.
+        let warp = (k.thread_id() >> 5).named("warp");
+        // Page and table in one region, so that the few bytes read past the page's end are the warp's own.
+        let region = k.shared_per_warp("page_and_table", PAGE_AND_TABLE_BYTES, PAGE_BYTES);
+        let page = region.base::<u32>(warp).raw().named("page");
+        let table = (page + PAGE_BYTES).named("table");
         let warps_per_block = k.block_threads() >> 5;
-        self.scratch.step(k.block_id().mad(warps_per_block, self.warp), bytes_per_warp)
+        let scratch = scratch.step(k.block_id().mad(warps_per_block, warp), scratch_bytes_per_warp);
+        Self { k, input, output, index, next_page, pages, lane, page, table, scratch }
     }
 
     /// Compresses every page of the batch.
     ///
-    /// `encode` gets each page that is not same-filled. It stores the page at `buffers.page`, compresses it to
+    /// `encode` gets each page that is not same-filled. It stores the page at `self.page`, compresses it to
     /// `buffers.staging`, and returns the length in bytes, or [`PAGE_BYTES`] if the page does not shrink. Pages that
     /// shrink get the kind `kind`.
     pub(in crate::kernels) fn compress_pages(
@@ -97,7 +95,7 @@ impl<'k> CompressBatch<'k> {
                     len.set(encode(&loaded));
                     let raw = len.eq(PAGE_BYTES);
                     held_as.set(raw.select(kind_code(PageKind::Raw), kind_code(kind)));
-                    bytes.set(raw.select(buffers.page, buffers.staging));
+                    bytes.set(raw.select(self.page, buffers.staging));
                 },
             );
             k.sync_warp();
@@ -118,6 +116,14 @@ pub(in crate::kernels) struct LoadedPage<'k> {
 }
 
 impl<'k> LoadedPage<'k> {
+    /// Stores the page to shared memory at `page`.
+    pub(in crate::kernels) fn store_to(&self, page: Reg<'k, u32>) {
+        let place = (page + self.lane * PACK_ALIGN_BYTES).shared::<u32>();
+        for (piece, i) in self.pieces.iter().zip(0..) {
+            place.byte_offset(STEP_BYTES.cast_signed() * i).store_vec(*piece);
+        }
+    }
+
     /// Loads the page again, for an algorithm that has no room to keep it. The address is computed anew, so that it
     /// takes no register meanwhile.
     pub(in crate::kernels) fn load_again(&self) -> Self {

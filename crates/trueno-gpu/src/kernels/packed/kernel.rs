@@ -58,11 +58,6 @@ impl BatchKernel {
         pages.min(self.max_pages).div_ceil(self.warps_per_block)
     }
 
-    /// Returns the bytes of scratch memory for a grid of `blocks`.
-    pub(in crate::kernels) fn scratch_bytes(&self, blocks: u32, bytes_per_warp: u32) -> u64 {
-        u64::from(blocks) * u64::from(self.warps_per_block) * u64::from(bytes_per_warp)
-    }
-
     /// Returns the tree, which `build` makes on first use.
     ///
     /// # Panics

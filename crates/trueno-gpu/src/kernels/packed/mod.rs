@@ -20,18 +20,21 @@ mod kernel;
 mod look_back;
 mod options;
 mod status;
+mod warp_kernel;
 
 pub use entry::{PACK_ALIGN_BYTES, PackedEntry};
 pub use interpret::{CompressRun, DecompressRun};
 pub use options::{Mode, TableStores};
 pub use status::PageStatus;
 pub use trueno_page::PageKind;
+pub use warp_kernel::{KernelFormat, WarpCompressKernel, WarpDecompressKernel};
 
 pub(super) use compress::{CompressBatch, CompressBuffers, LoadedPage, SET_ASIDE_BYTES};
 pub(super) use decompress::{DecompressBatch, LaneAddresses, PackedPage, RestoreAttempt};
 pub(super) use entry::align_up;
-pub(super) use interpret::{interpret_compress, interpret_decompress, interpret_decompress_after};
+pub(super) use interpret::{PackedBatch, add_scratch, launch, page_count};
 pub(super) use kernel::BatchKernel;
+pub(super) use warp_kernel::{CompressParts, DecompressParts};
 
 use crate::ir::AtomOp;
 use crate::types::Global;

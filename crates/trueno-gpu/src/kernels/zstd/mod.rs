@@ -10,3 +10,19 @@ mod encode;
 pub use super::packed::{Mode, TableStores};
 pub use decode::{ZstdGroupDecompressKernel, ZstdGroupOrderKernel, ZstdWarpDecompressKernel};
 pub use encode::ZstdWarpCompressKernel;
+
+use super::packed::{CompressParts, DecompressParts, KernelFormat};
+
+/// Zstandard frames, as the format of a kernel.
+///
+/// ```
+/// use trueno_gpu::kernels::{Kernel, packed::WarpCompressKernel, zstd::Zstd};
+/// assert_eq!(WarpCompressKernel::<Zstd>::new(1000).name(), "zstd_warp_compress");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Zstd;
+
+impl KernelFormat for Zstd {
+    const COMPRESS: CompressParts = encode::COMPRESS;
+    const DECOMPRESS: DecompressParts = decode::DECOMPRESS;
+}

@@ -6,7 +6,7 @@ use super::frame::{Frame, FrameChunk};
 use crate::ir::AtomOp;
 use crate::kernels::scan::scan;
 use crate::types::Shared;
-use crate::{Addr, Operand, Reg, Var};
+use crate::{Addr, Operand, Pred, Reg, Var};
 
 /// An entry of a table has these fields, from the top:
 ///
@@ -74,6 +74,29 @@ impl<'k> FseEntry<'k> {
     }
 }
 
+/// A count of a table's description.
+pub(super) struct CountField<'k> {
+    /// The number of cells; -1 is "less than one".
+    pub(super) count: Reg<'k, u32>,
+    /// Number of bits of the field if it is short; otherwise one less.
+    pub(super) short_bits: Reg<'k, u32>,
+    pub(super) is_short: Pred<'k>,
+}
+
+impl<'k> CountField<'k> {
+    /// Reads a count from the low bits of `bits`. Its value is at most `left`, one more than what this count and those
+    /// to come add up to. The low values take one bit less.
+    pub(super) fn at(bits: Reg<'k, u32>, left: Reg<'k, u32>) -> Self {
+        let short_bits = left.bfind();
+        let half = 1u32 << short_bits;
+        let short_values = half * 2 - 1 - left;
+        let (low, whole) = (bits & (half - 1), bits & (half * 2 - 1));
+        let is_short = low.lt(short_values);
+        let long = whole.lt(half).select(whole, whole - short_values);
+        Self { count: is_short.select(low, long) - 1, short_bits, is_short }
+    }
+}
+
 /// The memory of a table, and the codes that its symbols stand for.
 #[derive(Clone, Copy)]
 pub(super) struct FseTable<'k> {
@@ -118,15 +141,7 @@ impl<'k> FseTable<'k> {
         let left = k.var((1u32 << log) + 1).named("left");
         let symbol = k.var(0u32).named("symbol");
         k.loop_uniform(|counts| {
-            // A value is at most `left`. The low ones take one bit less.
-            let bits = chunk.window(*bit);
-            let short_bits = left.bfind();
-            let half = 1u32 << short_bits;
-            let short_values = half * 2 - 1 - left;
-            let (low, whole) = (bits & (half - 1), bits & (half * 2 - 1));
-            let is_short = low.lt(short_values);
-            let long = whole.lt(half).select(whole, whole - short_values);
-            let count = is_short.select(low, long) - 1;
+            let CountField { count, short_bits, is_short } = CountField::at(chunk.window(*bit), *left);
             bit.set(bit + short_bits + is_short.select(0u32, 1u32));
             // At most the highest symbol here, so it is inside the counts.
             (self.scratch + symbol * 2).shared::<u16>().store_conflicting(count);

@@ -22,7 +22,6 @@ mod frame;
 mod fse;
 mod header;
 mod huffman;
-mod interpret;
 mod kernel;
 mod literals;
 mod offsets;
@@ -33,5 +32,6 @@ mod weights;
 
 use crate::kernels::packed::PAGE_BYTES;
 
+pub(super) use kernel::DECOMPRESS;
 pub use kernel::ZstdWarpDecompressKernel;
 pub use split::{ZstdGroupDecompressKernel, ZstdGroupOrderKernel};

@@ -18,6 +18,7 @@ use super::format::{FIRST_OFFSETS, MIN_MATCH, PAGE_BYTES, REPEATED_OFFSETS};
 use super::record::{RECORD_BYTES, pack_lengths};
 use super::{Mode, TableStores};
 use crate::kernels::copy::WarpCopy;
+use crate::kernels::match_table::ConflictRule;
 use crate::types::{Global, Shared};
 use crate::{Addr, KernelBuilder, Pred, Reg, Var};
 
@@ -62,7 +63,7 @@ pub(super) fn find_sequences<'k>(ws: Workspace<'k>, mode: Mode, stores: TableSto
     let finder = SequenceFinder {
         ws,
         mode,
-        stores,
+        conflicts: ConflictRule { k, stores, position_mask: POSITION_MASK },
         place,
         first: (ws.page + place).named("first"),
         second_half: ws.lane.lt(WINDOW / 2),
@@ -110,7 +111,7 @@ const fn repeat_base(rank: usize, offset: u32) -> u32 {
 struct SequenceFinder<'k> {
     ws: Workspace<'k>,
     mode: Mode,
-    stores: TableStores,
+    conflicts: ConflictRule<'k>,
     /// The lane's position in the window.
     place: Reg<'k, u32>,
     /// Shared address of the lane's position in a window that starts at 0.
@@ -246,17 +247,7 @@ impl<'k> SequenceFinder<'k> {
         let k = self.ws.k;
         k.when(lanes).store_conflicting(slot, entry);
         k.sync_warp();
-        if self.stores == TableStores::ReadBack {
-            // Make the highest position win, whichever lane won. Where hardware does so by itself, this takes one
-            // check.
-            k.loop_uniform(|again| {
-                let loses = lanes & (slot.load() & POSITION_MASK).lt(entry & POSITION_MASK);
-                k.sync_warp();
-                again.break_if(!loses.any());
-                k.when(loses).store_conflicting(slot, entry);
-                k.sync_warp();
-            });
-        }
+        self.conflicts.resolve(slot, entry, entry, Some(lanes));
     }
 
     /// Returns the table's candidate by eight equal bytes; 0 if the bytes differ.

@@ -1,6 +1,7 @@
 //! A frame of one block: headers, the literals section, the sequences section. It is built where the page was.
 
 use super::choices::MIN_CODED_LITERALS;
+use super::compress::clear_4096;
 use super::find::{Workspace, find_sequences};
 use super::format::{
     CONTENT_SIZE_BASE, FRAME_DESCRIPTOR, HEADERS_BYTES, LAST_COMPRESSED_BLOCK, LITERALS_COMPRESSED, LITERALS_RAW,
@@ -43,10 +44,7 @@ pub(super) fn compress_page<'k>(ws: Workspace<'k>, mode: Mode, stores: TableStor
 fn clear_frame(ws: Workspace<'_>) {
     let Workspace { k, lane, page, .. } = ws;
     k.section("frame: clear");
-    let own = (page + lane * 16).shared::<u32>();
-    for n in 0..8 {
-        own.byte_offset(512 * n).store_vec([0u32; 4]);
-    }
+    clear_4096(lane, page);
     k.sync_warp();
 }
 

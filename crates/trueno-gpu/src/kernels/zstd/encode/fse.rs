@@ -35,6 +35,28 @@ const SYMBOLS_AT: u32 = 4 * MAX_SYMBOLS;
 const CELLS_AT: u32 = SYMBOLS_AT + MAX_CELLS;
 pub(super) const SCRATCH_BYTES: u32 = CELLS_AT + MAX_CELLS;
 
+/// A lane's symbol and its cells.
+struct SymbolCells<'k> {
+    symbol: Reg<'k, u32>,
+    cells: Reg<'k, u32>,
+    /// Cells of all symbols before.
+    before: Reg<'k, u32>,
+    /// The nearest symbol before that has cells; -1 if there is none.
+    previous: Reg<'k, u32>,
+}
+
+/// A table's description, while it is written.
+#[derive(Clone, Copy)]
+struct Description<'k> {
+    log: Reg<'k, u32>,
+    /// Shared address of its first bit.
+    out: Reg<'k, u32>,
+    /// The bit after what is written.
+    end: Var<'k, u32>,
+    /// The last symbol that has cells.
+    last: Reg<'k, u32>,
+}
+
 /// Builds the tables of a kernel.
 #[derive(Clone, Copy)]
 pub(super) struct Fse<'k> {
@@ -90,27 +112,24 @@ impl<'k> Fse<'k> {
         let total = through.shfl(31u32);
         let below = k.lanemask_lt();
         let previous = (present[0] & below).bfind();
-        self.describe_half(lane, cells[0], through - cells[0], previous, *last, (log, out, end));
+        let description = Description { log, out, end, last: *last };
+        let low = SymbolCells { symbol: lane, cells: cells[0], before: through - cells[0], previous };
+        self.describe_half(low, description);
         k.if_uniform(present[1].ne(0), || {
             let through = scan(k, cells[1], |a, b| a + b);
             let nearer = present[1] & below;
             let previous = nearer.ne(0).select(nearer.bfind() + 32, present[0].bfind());
-            self.describe_half(lane + 32, cells[1], total + through - cells[1], previous, *last, (log, out, end));
+            let (symbol, before) = (lane + 32, total + through - cells[1]);
+            self.describe_half(SymbolCells { symbol, cells: cells[1], before, previous }, description);
         });
         end
     }
 
     /// Describes 32 symbols: each that has cells with the zeros before it, and the first zero of each run.
-    fn describe_half(
-        self,
-        symbol: Reg<'k, u32>,
-        cells: Reg<'k, u32>,
-        cells_before: Reg<'k, u32>,
-        previous: Reg<'k, u32>,
-        last: Reg<'k, u32>,
-        (log, out, end): (Reg<'k, u32>, Reg<'k, u32>, Var<'k, u32>),
-    ) {
+    fn describe_half(self, own: SymbolCells<'k>, description: Description<'k>) {
         let k = self.k;
+        let SymbolCells { symbol, cells, before: cells_before, previous } = own;
+        let Description { log, out, end, last } = description;
         let has_cells = cells.ne(0);
         let distance = symbol - previous;
         let described = has_cells | (distance.eq(1) & symbol.lt(last));

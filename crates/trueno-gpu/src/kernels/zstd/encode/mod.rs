@@ -27,11 +27,11 @@ mod format;
 mod frame;
 mod fse;
 mod huffman;
-mod interpret;
 mod literals;
 mod record;
 mod sequences;
 
 use super::{Mode, TableStores};
 use crate::kernels::packed::PAGE_BYTES;
+pub(super) use compress::COMPRESS;
 pub use compress::ZstdWarpCompressKernel;

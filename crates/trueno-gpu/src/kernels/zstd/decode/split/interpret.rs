@@ -1,8 +1,9 @@
 //! The Zstandard decompression kernels for large batches in the interpreter.
 
 use super::{ZstdGroupDecompressKernel, ZstdGroupOrderKernel};
-use crate::interp::{Fault, Launch};
-use crate::kernels::packed::{DecompressRun, interpret_decompress_after};
+use crate::interp::{DeviceMemory, Fault, Launch};
+use crate::kernels::Kernel;
+use crate::kernels::packed::{DecompressRun, PackedBatch, add_scratch, launch, page_count};
 use std::sync::LazyLock;
 use trueno_page::Page;
 
@@ -39,9 +40,12 @@ impl ZstdGroupDecompressKernel {
     ) -> Result<DecompressRun, Fault> {
         // Made once, and lowered once.
         static ORDER: LazyLock<ZstdGroupOrderKernel> = LazyLock::new(|| ZstdGroupOrderKernel::new(u32::MAX));
-        let count = u32::try_from(pages.len()).unwrap_or(u32::MAX);
-        let scratch_bytes = |blocks| self.scratch_bytes(blocks, count);
-        let scratch = (scratch_bytes, ZstdGroupOrderKernel::ZEROED_BYTES);
-        interpret_decompress_after(&*ORDER, self, scratch, packed, index, pages, adjust)
+        let count = page_count(self, pages)?;
+        let order = Launch::new(ORDER.ir()).grid(ORDER.grid(count).max(1));
+        let decompress = adjust(launch(self, count));
+        let mut memory = DeviceMemory::new();
+        let scratch = add_scratch(&mut memory, self, self.scratch_bytes(decompress.blocks(), count))?;
+        memory.write(scratch, 0, &[0; ZstdGroupOrderKernel::ZEROED_BYTES as usize]);
+        PackedBatch { packed, index, pages }.restore(&[order, decompress], memory, scratch)
     }
 }

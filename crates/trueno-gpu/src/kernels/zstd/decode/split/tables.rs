@@ -1,5 +1,6 @@
 //! Reads the counts of FSE tables and builds the tables, one table per lane (section 4.1).
 
+use super::super::fse::CountField;
 use super::frame::GuardedLoads;
 use crate::kernels::reduce::warp_max;
 use crate::{KernelBuilder, Pred, Reg, Var};
@@ -87,15 +88,8 @@ impl<'k> LaneTable<'k> {
         k.while_uniform(
             || running.any(),
             || {
-                // A value is at most `left`. The low ones take one bit less.
                 let bits = window(*running, *bit);
-                let short_bits = left.bfind();
-                let half = 1u32 << short_bits;
-                let short_values = half * 2 - 1 - left;
-                let (low, whole) = (bits & (half - 1), bits & (half * 2 - 1));
-                let is_short = low.lt(short_values);
-                let long = whole.lt(half).select(whole, whole - short_values);
-                let count = is_short.select(low, long) - 1;
+                let CountField { count, short_bits, is_short } = CountField::at(bits, *left);
                 let count_bits = short_bits + is_short.select(0u32, 1u32);
                 let zeros = bits & 3;
                 bit.set(running.select(bit + in_run.select(2u32, count_bits), bit));

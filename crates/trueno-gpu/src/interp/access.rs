@@ -21,6 +21,17 @@ fn extend(ty: MemTy, bits: u32) -> u32 {
     }
 }
 
+/// The accesses of a warp's lanes in one instruction.
+#[derive(Clone, Copy)]
+struct LaneAccesses<'a, A> {
+    access: Access,
+    /// Addresses of the lanes, of which those in `exec` count.
+    addresses: &'a [A; 32],
+    /// Number of bytes per lane.
+    bytes: u32,
+    exec: u32,
+}
+
 /// Up to 16 bytes of memory, the most that a load or store moves.
 type RawBytes = u128;
 
@@ -85,7 +96,8 @@ impl Warp {
         }
         let bytes = op.bytes();
         self.traffic[self.pc] += u64::from(wavefronts(&addresses, exec, bytes));
-        self.check_shared(cx, shared, Access::Read, &addresses, bytes, exec)?;
+        let lanes = LaneAccesses { access: Access::Read, addresses: &addresses, bytes, exec };
+        check_shared(cx, shared, lanes)?;
         let visit = shared.visit(self.floor, self.steps, self.index, Access::Read);
         if bytes <= 4 && op.count == 1 {
             let loaded = match bytes {
@@ -93,12 +105,7 @@ impl Warp {
                 2 => shared.load_lanes::<2>(&visit, exec, &addresses),
                 _ => shared.load_lanes::<4>(&visit, exec, &addresses),
             };
-            let mut loaded = match loaded {
-                Ok(loaded) => loaded,
-                Err((lane, problem)) => {
-                    return shared_fault(cx, problem, Access::Read, &addresses, bytes, lane, exec);
-                }
-            };
+            let mut loaded = loaded.or_else(|(lane, problem)| shared_fault(cx, lanes, lane, problem))?;
             if op.ty == MemTy::I16 {
                 loaded = loaded.map(|v| extend(op.ty, v));
             }
@@ -119,9 +126,7 @@ impl Warp {
             raw[lane] = load().map_err(|problem| (lane, problem))?;
             Ok(())
         });
-        if let Err((lane, problem)) = loaded {
-            return shared_fault(cx, problem, Access::Read, &addresses, bytes, lane, exec);
-        }
+        loaded.or_else(|(lane, problem)| shared_fault(cx, lanes, lane, problem))?;
         self.set_loaded(op, exec, &raw);
         Ok(())
     }
@@ -139,7 +144,8 @@ impl Warp {
         let bytes = op.bytes();
         self.traffic[self.pc] += u64::from(wavefronts(&addresses, exec, bytes));
         let access = if conflicting { Access::ConflictingWrite } else { Access::Write };
-        self.check_shared(cx, shared, access, &addresses, bytes, exec)?;
+        let lanes = LaneAccesses { access, addresses: &addresses, bytes, exec };
+        check_shared(cx, shared, lanes)?;
         // Without conflicts the order makes no difference.
         let turns = if conflicting { Some(cx.order.turns(exec, &mut self.random)) } else { None };
         let visit = shared.visit(self.floor, self.steps, self.index, access);
@@ -166,10 +172,7 @@ impl Warp {
                 })
             }
         };
-        match stored {
-            Ok(()) => Ok(()),
-            Err((lane, problem)) => shared_fault(cx, problem, access, &addresses, bytes, lane, exec),
-        }
+        stored.or_else(|(lane, problem)| shared_fault(cx, lanes, lane, problem))
     }
 
     pub(super) fn shared_atomic(
@@ -182,19 +185,17 @@ impl Warp {
         let addresses = self.shared_addresses(cx, op.base, op.offset, exec)?;
         self.need(RegClass::B32, op.value, exec, cx.program)?;
         let value = &self.w.value[op.value as usize];
-        let bytes = ATOMIC_BYTES;
         self.traffic[self.pc] += u64::from(atomic_wavefronts(&addresses, exec));
         let turns = cx.order.turns(exec, &mut self.random);
-        self.check_shared(cx, shared, Access::Atomic, &addresses, bytes, exec)?;
+        let lanes = LaneAccesses { access: Access::Atomic, addresses: &addresses, bytes: ATOMIC_BYTES, exec };
+        check_shared(cx, shared, lanes)?;
         let visit = shared.visit(self.floor, self.steps, self.index, Access::Atomic);
         let mut old = [0; 32];
         let done = each_turn(&turns, exec, |lane| {
             old[lane] = shared.load::<4>(&visit, lane, addresses[lane])?;
             shared.store::<4>(&visit, lane, addresses[lane], atomic_result(op.op, old[lane], value[lane]))
         });
-        if let Err((lane, problem)) = done {
-            return shared_fault(cx, problem, Access::Atomic, &addresses, bytes, lane, exec);
-        }
+        done.or_else(|(lane, problem)| shared_fault(cx, lanes, lane, problem))?;
         if let Some(dst) = op.dst {
             self.w.set(dst, exec, &old);
         }
@@ -212,7 +213,10 @@ impl Warp {
         for lane in bits(exec) {
             match cx.memory.load(addresses[lane], bytes) {
                 Ok([low, high]) => raw[lane] = RawBytes::from(low) | RawBytes::from(high) << 64,
-                Err(problem) => return global_fault(cx.memory, problem, Access::Read, &addresses, bytes, lane, exec),
+                Err(problem) => {
+                    let lanes = LaneAccesses { access: Access::Read, addresses: &addresses, bytes, exec };
+                    return global_fault(cx.memory, lanes, lane, problem);
+                }
             }
         }
         self.set_loaded(op, exec, &raw);
@@ -233,7 +237,7 @@ impl Warp {
         let access = if conflicting { Access::ConflictingWrite } else { Access::Write };
         let mut raw = [0; 32];
         bits(exec).for_each(|lane| raw[lane] = self.raw(op, lane));
-        let lanes = if conflicting {
+        let turns = if conflicting {
             cx.order.turns(exec, &mut self.random)
         } else {
             if let Some((lanes, address)) = conflict(&addresses, &raw, exec) {
@@ -241,10 +245,11 @@ impl Warp {
             }
             LaneOrder::Ascending.turns(exec, &mut self.random)
         };
-        for lane in lanes[..exec.count_ones() as usize].iter().map(|&lane| usize::from(lane)) {
+        for lane in turns[..exec.count_ones() as usize].iter().map(|&lane| usize::from(lane)) {
             let value = [low64_of(raw[lane]), low64_of(raw[lane] >> 64)];
             if let Err(problem) = cx.memory.store(addresses[lane], bytes, value) {
-                return global_fault(cx.memory, problem, access, &addresses, bytes, lane, exec);
+                let lanes = LaneAccesses { access, addresses: &addresses, bytes, exec };
+                return global_fault(cx.memory, lanes, lane, problem);
             }
         }
         Ok(())
@@ -261,7 +266,8 @@ impl Warp {
             match cx.memory.atomic(addresses[lane], |old| atomic_result(op.op, old, value[lane])) {
                 Ok(before) => old[lane] = before,
                 Err(problem) => {
-                    return global_fault(cx.memory, problem, Access::Atomic, &addresses, ATOMIC_BYTES, lane, exec);
+                    let (access, addresses, bytes) = (Access::Atomic, &addresses, ATOMIC_BYTES);
+                    return global_fault(cx.memory, LaneAccesses { access, addresses, bytes, exec }, lane, problem);
                 }
             }
         }
@@ -270,30 +276,23 @@ impl Warp {
         }
         Ok(())
     }
+}
 
-    /// Faults if the access of any lane is out of bounds or misaligned, and names all lanes with the same problem.
-    #[inline]
-    fn check_shared(
-        &self,
-        cx: &LaunchContext<'_>,
-        shared: &SharedMemory,
-        access: Access,
-        addresses: &[u32; 32],
-        bytes: u32,
-        exec: u32,
-    ) -> StepResult {
-        let bad = shared.check_all(addresses, exec, bytes);
-        if bad == 0 {
-            return Ok(());
-        }
-        let first = bad.trailing_zeros() as usize;
-        let problem = shared.check(addresses[first], bytes);
-        let same = bits(bad).filter(|&lane| shared.check(addresses[lane], bytes) == problem);
-        let lanes = same.fold(0, |mask, lane| mask | 1 << lane);
-        let problem = problem.expect_err("the access of this lane is known to be bad");
-        let at = |address| shared_location(cx.program, address);
-        trap(lanes, access_fault(problem, access, u64::from(addresses[first]), bytes, at))
+/// Faults if the access of any lane is out of bounds or misaligned, and names all lanes with the same problem.
+#[inline]
+fn check_shared(cx: &LaunchContext<'_>, shared: &SharedMemory, lanes: LaneAccesses<'_, u32>) -> StepResult {
+    let LaneAccesses { access, addresses, bytes, exec } = lanes;
+    let bad = shared.check_all(addresses, exec, bytes);
+    if bad == 0 {
+        return Ok(());
     }
+    let first = bad.trailing_zeros() as usize;
+    let problem = shared.check(addresses[first], bytes);
+    let same = bits(bad).filter(|&lane| shared.check(addresses[lane], bytes) == problem);
+    let lanes = same.fold(0, |mask, lane| mask | 1 << lane);
+    let problem = problem.expect_err("the access of this lane is known to be bad");
+    let at = |address| shared_location(cx.program, address);
+    trap(lanes, access_fault(problem, access, u64::from(addresses[first]), bytes, at))
 }
 
 /// Calls `f` for each lane in turn, until one fails.
@@ -303,15 +302,13 @@ fn each_turn<E>(turns: &[u8; 32], lanes: u32, mut f: impl FnMut(usize) -> Result
 }
 
 #[cold]
-fn shared_fault(
+fn shared_fault<T>(
     cx: &LaunchContext<'_>,
-    problem: SharedProblem,
-    access: Access,
-    addresses: &[u32; 32],
-    bytes: u32,
+    lanes: LaneAccesses<'_, u32>,
     lane: usize,
-    exec: u32,
-) -> StepResult {
+    problem: SharedProblem,
+) -> StepResult<T> {
+    let LaneAccesses { access, addresses, bytes, exec } = lanes;
     let at = |address: u32| shared_location(cx.program, u64::from(address));
     match problem {
         SharedProblem::UnwrittenByte { address } => trap(1 << lane, FaultKind::UninitialisedMemory { at: at(address) }),
@@ -343,13 +340,11 @@ fn access_fault(
 #[cold]
 fn global_fault(
     memory: &DeviceMemory,
-    problem: AccessProblem,
-    access: Access,
-    addresses: &[u64; 32],
-    bytes: u32,
+    lanes: LaneAccesses<'_, u64>,
     lane: usize,
-    exec: u32,
+    problem: AccessProblem,
 ) -> StepResult {
+    let LaneAccesses { access, addresses, bytes, exec } = lanes;
     let same = |&lane: &usize| match (problem, memory.load(addresses[lane], bytes)) {
         (AccessProblem::UnwrittenByte(_), Err(AccessProblem::UnwrittenByte(_))) => true,
         (problem, Err(other)) => problem == other,

@@ -3,7 +3,7 @@
 //! The crate has two parts:
 //!
 //! - **Kernels** ([`kernels`]): LZ4 and Zstandard for batches of pages, in the standard formats. A kernel is emitted as
-//!   PTX text, which any NVIDIA driver from compute capability 7.0 on compiles. Its documentation lists the parameters.
+//!   PTX text, which the NVIDIA driver compiles for any device of compute capability 7.0 or newer.
 //! - **Toolkit**: kernels are Rust code that builds a tree of plain data. The toolkit validates the tree, writes it as
 //!   PTX, and also runs it on the CPU, where every memory access and race is checked.
 //!
@@ -11,6 +11,34 @@
 //! `trueno-zram-codec` does, behind an API for batches of pages.
 //!
 //! # Using a kernel
+//! | kernel | work |
+//! | --- | --- |
+//! | [`Lz4WarpCompressKernel`], [`ZstdWarpCompressKernel`] | pages to packed LZ4 blocks or Zstandard frames, with an index |
+//! | [`Lz4WarpDecompressKernel`], [`ZstdWarpDecompressKernel`] | packed pages back to pages, with a status for each |
+//! | [`ZstdGroupOrderKernel`], then [`ZstdGroupDecompressKernel`] | the same for large Zstandard batches, about twice as fast |
+//! | [`LaneRuleKernel`] | a probe that decides which form of the compressors a device gets |
+//!
+//! A compressor writes its pages one behind the other in page order. Pages that repeat 8 bytes or do not shrink are
+//! stored as such ([`kernels::packed`]).
+//!
+//! To launch one with the CUDA driver, load the text of [`Kernel::emit_ptx_for`] with the device's
+//! [`Target`] as a module. Launch [`Kernel::name`] with blocks of [`Kernel::block`] threads, up to [`Kernel::grid`]
+//! blocks, and [`Kernel::dynamic_shared_bytes`]. Warps draw pages from a counter, so a grid of as many blocks as the
+//! device holds at once serves any batch. The kernel's documentation lists the parameters.
+//!
+//! [`Lz4WarpCompressKernel`]: kernels::lz4::Lz4WarpCompressKernel
+//! [`ZstdWarpCompressKernel`]: kernels::zstd::ZstdWarpCompressKernel
+//! [`Lz4WarpDecompressKernel`]: kernels::lz4::Lz4WarpDecompressKernel
+//! [`ZstdWarpDecompressKernel`]: kernels::zstd::ZstdWarpDecompressKernel
+//! [`ZstdGroupOrderKernel`]: kernels::zstd::ZstdGroupOrderKernel
+//! [`ZstdGroupDecompressKernel`]: kernels::zstd::ZstdGroupDecompressKernel
+//! [`LaneRuleKernel`]: kernels::LaneRuleKernel
+//! [`Kernel::emit_ptx_for`]: kernels::Kernel::emit_ptx_for
+//! [`Kernel::name`]: kernels::Kernel::name
+//! [`Kernel::block`]: kernels::Kernel::block
+//! [`Kernel::grid`]: kernels::Kernel::grid
+//! [`Kernel::dynamic_shared_bytes`]: kernels::Kernel::dynamic_shared_bytes
+//!
 //! ```
 //! use trueno_gpu::kernels::Kernel;
 //! use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel};
@@ -84,7 +112,8 @@
 //! - **Mistakes** do not compile, or become a [`ValidateError`] with the path of the statement
 //!   ([`validate`](mod@validate)). Only a [`ValidKernel`] can be emitted or run.
 //! - **Instructions** are rows of one table ([`inst`]), with their spelling and their meaning over 32 lanes.
-//!   [`emit`](fn@emit) and [`interp`] use the same rows.
+//!   [`emit`](fn@emit) and [`interp`] use the same rows. There are those that the kernels of this crate need: warp
+//!   operations of all 32 lanes, atomic sums and ors of `u32`, no textures, no surfaces, no double precision.
 #![forbid(unsafe_code)]
 
 // Files that the tests of other crates include name this crate as they do.

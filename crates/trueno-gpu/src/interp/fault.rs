@@ -142,7 +142,7 @@ impl fmt::Display for Accessor {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// The launch does not fit the kernel: arguments, block or buffers.
+    /// The launch does not fit the kernel: arguments or buffers.
     #[error("bad launch: {0}")]
     BadLaunch(String),
     /// An access that is not completely inside a buffer or the shared memory of the block.

@@ -10,15 +10,6 @@ use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterato
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Size of a run.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct GridSize {
-    pub(super) blocks: u32,
-    pub(super) warps_per_block: u32,
-    pub(super) threads: Option<usize>,
-    pub(super) track_races: bool,
-}
-
 /// The results of one thread.
 #[derive(Default)]
 struct WorkerTotals {
@@ -27,18 +18,19 @@ struct WorkerTotals {
     traffic: Vec<u64>,
 }
 
-/// Runs all blocks. If several fault, reports the fault of the lowest block, so that the result does not depend on
+/// Runs all blocks, at most `threads` at once. If several fault, reports the fault of the lowest block, so that the result does not depend on
 /// timing.
-pub(super) fn run(cx: &LaunchContext<'_>, size: GridSize) -> Result<LaunchReport, Fault> {
+pub(super) fn run(cx: &LaunchContext<'_>, threads: Option<usize>) -> Result<LaunchReport, Fault> {
+    let blocks = cx.shape.blocks;
     let next_block = AtomicU32::new(0);
     let worst: Mutex<Option<(u32, Fault)>> = Mutex::new(None);
     // Blocks below the lowest faulting one must still run; those above need not.
     let lowest_fault = AtomicU32::new(u32::MAX);
     let worker = || {
-        let mut runner = BlockRunner::new(cx, size);
+        let mut runner = BlockRunner::new(cx);
         loop {
             let block = next_block.fetch_add(1, Ordering::Relaxed);
-            if block >= size.blocks || block > lowest_fault.load(Ordering::Relaxed) {
+            if block >= blocks || block > lowest_fault.load(Ordering::Relaxed) {
                 return runner.totals;
             }
             if let Err(fault) = runner.block(block) {
@@ -50,7 +42,7 @@ pub(super) fn run(cx: &LaunchContext<'_>, size: GridSize) -> Result<LaunchReport
             }
         }
     };
-    let threads = size.threads.unwrap_or_else(rayon::current_num_threads).min(size.blocks as usize);
+    let threads = threads.unwrap_or_else(rayon::current_num_threads).min(blocks as usize);
     let all_totals = if threads <= 1 {
         vec![worker()]
     } else {
@@ -103,7 +95,6 @@ impl Counts {
 /// Runs blocks, one after the other, in the same memory.
 struct BlockRunner<'a> {
     cx: &'a LaunchContext<'a>,
-    warps_per_block: u32,
     shared: SharedMemory,
     /// One per warp of a block; a single one if no barrier makes warps wait for each other.
     warps: Vec<Warp>,
@@ -111,14 +102,13 @@ struct BlockRunner<'a> {
 }
 
 impl<'a> BlockRunner<'a> {
-    fn new(cx: &'a LaunchContext<'a>, size: GridSize) -> Self {
+    fn new(cx: &'a LaunchContext<'a>) -> Self {
         let program = cx.program;
-        let warps = if program.has_block_barrier { size.warps_per_block } else { 1 };
+        let warps = if program.has_block_barrier { cx.shape.warps_per_block } else { 1 };
         let lines = program.lines.len();
         Self {
             cx,
-            warps_per_block: size.warps_per_block,
-            shared: SharedMemory::new(program.shared_base, program.shared.bytes, size.track_races),
+            shared: SharedMemory::new(program.shared_base, program.shared.bytes),
             warps: (0..warps).map(|_| Warp::new(program)).collect(),
             totals: WorkerTotals { warps: vec![], hits: vec![0; lines], traffic: vec![0; lines] },
         }
@@ -127,7 +117,7 @@ impl<'a> BlockRunner<'a> {
     fn block(&mut self, block: u32) -> Result<(), Fault> {
         self.shared.reset();
         if self.warps.len() == 1 {
-            for index in 0..self.warps_per_block {
+            for index in 0..self.cx.shape.warps_per_block {
                 let warp = &mut self.warps[0];
                 warp.reset(self.cx, block, index);
                 while warp.run(self.cx, &mut self.shared).map_err(|trap| fault(self.cx, warp, block, *trap))?

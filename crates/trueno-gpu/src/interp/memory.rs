@@ -96,7 +96,7 @@ impl DeviceMemory {
     /// ```
     /// let mut memory = trueno_gpu::interp::DeviceMemory::new();
     /// let page = memory.add("page", &[7; 4096]);
-    /// assert_eq!(memory.len_bytes(page), 4096);
+    /// assert_eq!(memory.bytes(page).unwrap(), [7; 4096]);
     /// ```
     pub fn add(&mut self, name: &str, bytes: &[u8]) -> BufferId {
         let id = self.add_uninit(name, bytes.len());
@@ -156,21 +156,6 @@ impl DeviceMemory {
             *word = *word & !(0xff << shift) | u64::from(byte) << shift;
             *buffer.written[at / 8].get_mut() |= 1 << (at % 8);
         }
-    }
-
-    /// Returns the size of the buffer in bytes.
-    ///
-    /// # Panics
-    /// If the buffer belongs to another memory.
-    ///
-    /// ```
-    /// let mut memory = trueno_gpu::interp::DeviceMemory::new();
-    /// let out = memory.add_uninit("out", 100);
-    /// assert_eq!(memory.len_bytes(out), 100);
-    /// ```
-    #[must_use]
-    pub fn len_bytes(&self, id: BufferId) -> usize {
-        self.buffers[id.0].len_bytes
     }
 
     /// Returns the bytes of the buffer.

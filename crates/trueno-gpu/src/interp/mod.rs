@@ -110,8 +110,8 @@ use crate::validate::ValidKernel;
 /// use trueno_gpu::interp::{Arg, DeviceMemory};
 /// let mut memory = DeviceMemory::new();
 /// let pages = memory.add("pages", &[0; 8192]);
-/// let second_page: Arg = pages.at(4096);
-/// let count: Arg = 2u32.into();
+/// let args: [Arg; 2] = [pages.into(), 2u32.into()];
+/// assert_eq!(args, [Arg::Buffer(pages), Arg::U32(2)]);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arg {
@@ -119,13 +119,8 @@ pub enum Arg {
     U32(u32),
     /// A 64-bit number.
     U64(u64),
-    /// A pointer into a buffer.
-    Pointer {
-        /// The buffer.
-        buffer: BufferId,
-        /// Offset from its start, in bytes.
-        offset: u64,
-    },
+    /// A pointer to the start of a buffer.
+    Buffer(BufferId),
 }
 
 impl From<u32> for Arg {
@@ -142,37 +137,8 @@ impl From<u64> for Arg {
 
 impl From<BufferId> for Arg {
     fn from(buffer: BufferId) -> Self {
-        Self::Pointer { buffer, offset: 0 }
+        Self::Buffer(buffer)
     }
-}
-
-impl BufferId {
-    /// Returns a pointer to a byte of the buffer.
-    ///
-    /// ```
-    /// use trueno_gpu::interp::{Arg, DeviceMemory};
-    /// let mut memory = DeviceMemory::new();
-    /// let buffer = memory.add("buffer", &[0; 8]);
-    /// assert_eq!(buffer.at(0), Arg::from(buffer));
-    /// ```
-    #[must_use]
-    pub fn at(self, offset: u64) -> Arg {
-        Arg::Pointer { buffer: self, offset }
-    }
-}
-
-/// The treatment of races on shared memory.
-///
-/// ```
-/// assert_eq!(trueno_gpu::interp::Races::default(), trueno_gpu::interp::Races::Fault);
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Races {
-    /// Races are faults.
-    #[default]
-    Fault,
-    /// Races are not tracked, which is a quarter to a third faster. Lanes that race act in ascending order.
-    Ignore,
 }
 
 /// Default limit on the steps of a warp.
@@ -202,16 +168,14 @@ const DEFAULT_STEP_LIMIT: u32 = 100_000_000;
 pub struct Launch<'k> {
     kernel: &'k ValidKernel,
     blocks: u32,
-    threads_per_block: u32,
     args: Vec<Arg>,
     order: LaneOrder,
-    races: Races,
     step_limit: u32,
     threads: Option<usize>,
 }
 
 impl<'k> Launch<'k> {
-    /// Prepares a launch of one block of the kernel's own size, without arguments.
+    /// Prepares a launch of one block, without arguments.
     ///
     /// ```
     /// # let kernel = &trueno_gpu::KernelBuilder::new("doc").finish().unwrap();
@@ -222,10 +186,8 @@ impl<'k> Launch<'k> {
         Self {
             kernel,
             blocks: 1,
-            threads_per_block: kernel.warps_per_block.saturating_mul(32),
             args: vec![],
             order: LaneOrder::default(),
-            races: Races::default(),
             step_limit: DEFAULT_STEP_LIMIT,
             threads: None,
         }
@@ -246,18 +208,6 @@ impl<'k> Launch<'k> {
     /// Returns the number of blocks.
     pub(crate) fn blocks(&self) -> u32 {
         self.blocks
-    }
-
-    /// Sets the number of threads per block: a multiple of 32, at most that of the kernel.
-    ///
-    /// ```
-    /// # let kernel = &trueno_gpu::KernelBuilder::new("doc").finish().unwrap();
-    /// let launch = trueno_gpu::interp::Launch::new(kernel).block(32);
-    /// ```
-    #[must_use]
-    pub fn block(mut self, threads: u32) -> Self {
-        self.threads_per_block = threads;
-        self
     }
 
     /// Adds the next argument.
@@ -282,19 +232,6 @@ impl<'k> Launch<'k> {
     #[must_use]
     pub fn lane_order(mut self, order: LaneOrder) -> Self {
         self.order = order;
-        self
-    }
-
-    /// Sets the treatment of races on shared memory. By default they are faults.
-    ///
-    /// ```
-    /// # let kernel = &trueno_gpu::KernelBuilder::new("doc").finish().unwrap();
-    /// use trueno_gpu::interp::{Launch, Races};
-    /// let launch = Launch::new(kernel).races(Races::Ignore);
-    /// ```
-    #[must_use]
-    pub fn races(mut self, races: Races) -> Self {
-        self.races = races;
         self
     }
 
@@ -337,21 +274,12 @@ impl<'k> Launch<'k> {
     /// ```
     pub fn run(&self, memory: &mut DeviceMemory) -> Result<LaunchReport, Fault> {
         let fail = |kind| Fault { kernel: self.kernel.name.clone(), site: None, kind };
-        let warps_per_block = self.warps_per_block().map_err(|e| fail(FaultKind::BadLaunch(e)))?;
+        let warps_per_block = self.kernel.warps_per_block;
         let params = self.params(memory).map_err(|e| fail(FaultKind::BadLaunch(e)))?;
         let program = self.kernel.lowered().of(self.kernel);
         let shape = warp::LaunchShape { blocks: self.blocks, warps_per_block, params: &params };
         let cx = warp::LaunchContext { program, shape, memory, order: self.order, step_limit: self.step_limit };
-        let track_races = self.races == Races::Fault;
-        grid::run(&cx, grid::GridSize { blocks: self.blocks, warps_per_block, threads: self.threads, track_races })
-    }
-
-    fn warps_per_block(&self) -> Result<u32, String> {
-        let (threads, most) = (self.threads_per_block, self.kernel.warps_per_block.saturating_mul(32));
-        if threads == 0 || threads % 32 != 0 || threads > most.min(1024) {
-            return Err(format!("a block of {threads} threads does not fit a kernel of {most} threads"));
-        }
-        Ok(threads / 32)
+        grid::run(&cx, self.threads)
     }
 
     /// Returns the arguments as bits.
@@ -363,8 +291,8 @@ impl<'k> Launch<'k> {
         let bits = params.iter().zip(&self.args).map(|(param, arg)| match (param.ty, *arg) {
             (ParamTy::U32, Arg::U32(value)) => Ok(u64::from(value)),
             (ParamTy::U64, Arg::U64(value)) => Ok(value),
-            (ParamTy::Pointer(_), Arg::Pointer { buffer, offset }) => match memory.address(buffer) {
-                Some(start) => Ok(start.wrapping_add(offset)),
+            (ParamTy::Pointer(_), Arg::Buffer(buffer)) => match memory.address(buffer) {
+                Some(start) => Ok(start),
                 None => Err(format!("parameter `{}`: the buffer belongs to another memory", param.name)),
             },
             (ty, arg) => Err(format!("parameter `{}` is {ty:?}, the argument {arg:?}", param.name)),

@@ -4,20 +4,8 @@
 use crate::inst::CountKind;
 use std::ops::{AddAssign, Index};
 
-/// All kinds of instructions, in the order of the counters.
-const KINDS: [CountKind; 11] = [
-    CountKind::Alu,
-    CountKind::Move,
-    CountKind::SharedLoad,
-    CountKind::SharedStore,
-    CountKind::GlobalLoad,
-    CountKind::GlobalStore,
-    CountKind::SharedAtomic,
-    CountKind::GlobalAtomic,
-    CountKind::Warp,
-    CountKind::Barrier,
-    CountKind::Branch,
-];
+/// Number of kinds of instructions.
+const KINDS: usize = CountKind::Branch as usize + 1;
 
 /// Counters. Indexing by [`CountKind`] returns warp instructions.
 ///
@@ -31,7 +19,7 @@ const KINDS: [CountKind; 11] = [
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    by_kind: [u64; KINDS.len()],
+    by_kind: [u64; KINDS],
     /// Passes through shared memory: 1 for an access without bank conflicts, and one more for each additional word of
     /// the busiest bank. Accesses of 8 and 16 bytes are served in half and quarter warps.
     pub shared_wavefronts: u64,
@@ -52,27 +40,6 @@ impl Counts {
     #[must_use]
     pub fn instructions(&self) -> u64 {
         self.by_kind.iter().sum()
-    }
-
-    /// Returns the kinds with their counts, without zeros.
-    ///
-    /// ```
-    /// assert_eq!(trueno_gpu::interp::Counts::default().kinds().count(), 0);
-    /// ```
-    pub fn kinds(&self) -> impl Iterator<Item = (CountKind, u64)> {
-        KINDS.into_iter().zip(self.by_kind).filter(|(_, count)| *count > 0)
-    }
-
-    /// Returns a counter per unit, for example per page or byte.
-    ///
-    /// ```
-    /// use trueno_gpu::interp::Counts;
-    /// assert_eq!(Counts::per(300, 200), 1.5);
-    /// ```
-    #[must_use]
-    #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
-    pub fn per(count: u64, units: u64) -> f64 {
-        count as f64 / units as f64
     }
 
     pub(super) fn add(&mut self, kind: CountKind, times: u64) {

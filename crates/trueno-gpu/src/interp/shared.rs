@@ -139,12 +139,11 @@ pub(super) struct SharedMemory {
     cells: Vec<SharedWord>,
     /// One more than the number of barriers that the block has passed.
     phase: u32,
-    track_races: bool,
 }
 
 impl SharedMemory {
-    pub(super) fn new(base: u32, len_bytes: u32, track_races: bool) -> Self {
-        Self { base, len_bytes, cells: Vec::new(), phase: 1, track_races }
+    pub(super) fn new(base: u32, len_bytes: u32) -> Self {
+        Self { base, len_bytes, cells: Vec::new(), phase: 1 }
     }
 
     /// Starts a new block, with unwritten memory.
@@ -238,13 +237,11 @@ impl SharedMemory {
         if missing != 0 {
             return Err(SharedProblem::UnwrittenByte { address: (address & !3) + missing.trailing_zeros() / 8 });
         }
-        if self.track_races {
-            // Atomics get here too: they both read and write.
-            if visit.access == Access::Read {
-                cell.touch::<true>(visit, lane, address, field)?;
-            } else {
-                cell.touch::<false>(visit, lane, address, field)?;
-            }
+        // Atomics get here too: they both read and write.
+        if visit.access == Access::Read {
+            cell.touch::<true>(visit, lane, address, field)?;
+        } else {
+            cell.touch::<false>(visit, lane, address, field)?;
         }
         Ok((cell.data & field.mask) >> field.shift)
     }
@@ -260,9 +257,7 @@ impl SharedMemory {
     ) -> Result<(), SharedProblem> {
         let field = WordBytes::new::<BYTES>(address);
         let cell = &mut self.cells[(address.wrapping_sub(self.base) / 4) as usize];
-        if self.track_races {
-            cell.touch::<false>(visit, lane, address, field)?;
-        }
+        cell.touch::<false>(visit, lane, address, field)?;
         cell.data = cell.data & !field.mask | value << field.shift & field.mask;
         cell.written |= field.mask;
         Ok(())

@@ -10,7 +10,8 @@
 //! finished the next one. By then the sizes before it are almost always known, and it moves the page to its place
 //! (`look_back`). So the output is packed in page order regardless of timing.
 //!
-//! The interpreter runs the same kernels on the CPU ([`CompressRun`], [`DecompressRun`]).
+//! [`WarpCompressKernel`] and [`WarpDecompressKernel`] are the kernels, for any [`KernelFormat`]. The interpreter runs
+//! them on the CPU too ([`CompressRun`], [`DecompressRun`]).
 
 mod compress;
 mod decompress;

@@ -4,7 +4,7 @@ use super::format::MIN_FRAME_BYTES;
 use super::frame::{Frame, LaneAccess};
 use super::fse::FseTable;
 use super::huffman::HuffmanBuffers;
-use super::weights::read_weights;
+use super::weights::{WeightBuffers, read_weights};
 use crate::kernels::packed::PAGE_BYTES;
 use crate::{KernelBuilder, Pred, Reg, Var};
 
@@ -87,7 +87,8 @@ pub(super) fn decode_literals<'k>(
         kind.le(RLE),
         || copy_plain(frame, kind.eq(RLE), held_at, &literals),
         || {
-            let weights = read_weights(frame, buffers.weights_table, buffers.tree.weights, held_at, held_end);
+            let weight_buffers = WeightBuffers { weights: buffers.tree.weights, table: buffers.weights_table };
+            let weights = read_weights(frame, weight_buffers, held_at, held_end);
             let log = buffers.tree.build(frame, *weights.count);
             decode_streams(frame, buffers.tree.table, log, *weights.streams_at, is_four, &literals);
         },
@@ -124,12 +125,19 @@ pub(super) fn copy_plain<'k>(frame: Frame<'k>, is_repeated: Pred<'k>, held_at: R
 
 /// A stream of Huffman codes, one of four per lane or the same in all lanes.
 struct HuffmanStream<'k> {
+    frame: Frame<'k>,
+    /// Address of the decoding table.
+    table: Reg<'k, u32>,
+    /// 32 less the longest code.
+    unused: Reg<'k, u32>,
     first_bit: Reg<'k, i32>,
     /// Position after the bits to come.
     left: Var<'k, i32>,
     /// Address of the next literal.
     to: Var<'k, u32>,
     count: Reg<'k, u32>,
+    /// Literals decoded of each stream; uniform.
+    done: Var<'k, u32>,
 }
 
 /// Decodes one or four streams that start at `at` of the frame and end with the section.
@@ -169,24 +177,25 @@ pub(super) fn decode_streams<'k>(
     let last = frame.byte(to - 1, LaneAccess::Apart);
     frame.malformed_if(last.eq(0).any() | from.ge(to).any());
     let stream = HuffmanStream {
+        frame,
+        table,
         first_bit: (from * 8).as_i32(),
         left: k.var(((to - 1) * 8 + last.bfind()).as_i32()).named("left"),
         to: place,
         count: *count,
+        done: k.var(0u32).named("done"),
+        unused: 32 - log,
     };
-    let done = k.var(0u32).named("done");
-    let unused = 32 - log;
+    let done = stream.done;
     // Codes of one window of 32 bits.
-    let rounds = |codes: u32| {
-        stream.decode_rounds(frame, table, unused, codes, *fewest, done);
-    };
+    let rounds = |codes: u32| stream.decode_rounds(codes, *fewest);
     k.if_else_uniform(log.le(8), || rounds(4), || k.if_else_uniform(log.le(10), || rounds(3), || rounds(2)));
     k.section("the last Huffman codes");
     k.while_uniform(
         || done.lt(most),
         || {
             let is_left = done.lt(stream.count);
-            let entry = stream.next_entry(stream.window(frame), table, unused);
+            let entry = stream.next_entry(stream.window());
             k.when(is_left).store_conflicting(stream.to.shared::<u8>(), entry >> 8);
             k.when(is_left).set(stream.left, stream.left - (entry & 0xff).as_i32());
             stream.to.set(stream.to + 1);
@@ -198,32 +207,25 @@ pub(super) fn decode_streams<'k>(
 
 impl<'k> HuffmanStream<'k> {
     /// Returns the next 32 bits. Once the stream is used up they have no meaning, which its end will show.
-    fn window(&self, frame: Frame<'k>) -> Reg<'k, u32> {
-        frame.window_below(self.left.max(self.first_bit).as_u32(), LaneAccess::Apart)
+    fn window(&self) -> Reg<'k, u32> {
+        self.frame.window_below(self.left.max(self.first_bit).as_u32(), LaneAccess::Apart)
     }
 
-    /// Returns the table's entry for the next bits. `unused` is 32 less the longest code.
-    fn next_entry(&self, bits: Reg<'k, u32>, table: Reg<'k, u32>, unused: Reg<'k, u32>) -> Reg<'k, u32> {
-        (bits >> unused).mad(2u32, table).shared::<u16>().load()
+    /// Returns the table's entry for the next bits.
+    fn next_entry(&self, bits: Reg<'k, u32>) -> Reg<'k, u32> {
+        (bits >> self.unused).mad(2u32, self.table).shared::<u16>().load()
     }
 
     /// Decodes twice `codes` literals per round while every stream has as many, then `codes`, without conditions.
-    fn decode_rounds(
-        &self,
-        frame: Frame<'k>,
-        table: Reg<'k, u32>,
-        unused: Reg<'k, u32>,
-        codes: u32,
-        fewest: Reg<'k, u32>,
-        done: Var<'k, u32>,
-    ) {
+    fn decode_rounds(&self, codes: u32, fewest: Reg<'k, u32>) {
+        let Self { frame, done, .. } = *self;
         let k: &'k KernelBuilder = frame.k;
         // Takes `codes` codes off the top of `bits`. Returns how many bits they have; other fields are above.
         let decode = |bits: Reg<'k, u32>, first: u32| {
             let bits = k.var(bits);
             let used = k.var(0u32);
             for i in first..first + codes {
-                let entry = self.next_entry(*bits, table, unused);
+                let entry = self.next_entry(*bits);
                 // Lanes of one stream store the same byte.
                 self.to.shared::<u8>().at(i.cast_signed()).store_conflicting(entry >> 8);
                 bits.set(frame.after_top(*bits, entry));
@@ -239,20 +241,20 @@ impl<'k> HuffmanStream<'k> {
         k.while_uniform(
             || (done + 2 * codes).le(fewest),
             || {
-                let [high, low] = self.double_window(frame);
+                let [high, low] = self.double_window();
                 let used = decode(high, 0);
                 // All of the high half may be used.
                 let more = decode(low.funnel_shl_clamp(high, used), codes);
                 advance(used + more, 2 * codes);
             },
         );
-        k.while_uniform(|| (done + codes).le(fewest), || advance(decode(self.window(frame), 0), codes));
+        k.while_uniform(|| (done + codes).le(fewest), || advance(decode(self.window(), 0), codes));
     }
 
     /// Returns the next 64 bits, the first ones in the first word. The note at [`Self::window`] applies to them too.
-    fn double_window(&self, frame: Frame<'k>) -> [Reg<'k, u32>; 2] {
+    fn double_window(&self) -> [Reg<'k, u32>; 2] {
         let end = self.left.max(self.first_bit).as_u32();
-        let word = frame.words.index(end >> 5);
+        let word = self.frame.words.index(end >> 5);
         let [low, middle, high] = [word.at(-2), word.at(-1), word].map(|word| word.load());
         [middle.funnel_shr(high, end), low.funnel_shr(middle, end)]
     }

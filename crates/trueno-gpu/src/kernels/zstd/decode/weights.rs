@@ -20,16 +20,24 @@ pub(super) struct Weights<'k> {
     pub(super) streams_at: Var<'k, u32>,
 }
 
-/// Reads the weights at `at` of the frame to `weights`, one byte each; bytes after them are 0. The table of their codes
-/// is built at `table`. The streams must start before `end`.
+/// Shared memory for weights.
+#[derive(Clone, Copy)]
+pub(super) struct WeightBuffers<'k> {
+    /// Address of the weights, one byte each.
+    pub(super) weights: Reg<'k, u32>,
+    /// The table of their codes.
+    pub(super) table: FseTable<'k>,
+}
+
+/// Reads the weights at `at` of the frame; bytes after them are 0. The streams must start before `end`.
 pub(super) fn read_weights<'k>(
     frame: Frame<'k>,
-    table: FseTable<'k>,
-    weights: Reg<'k, u32>,
+    buffers: WeightBuffers<'k>,
     at: Reg<'k, u32>,
     end: Reg<'k, u32>,
 ) -> Weights<'k> {
     let Frame { k, lane, .. } = frame;
+    let weights = buffers.weights;
     k.section("Huffman weights");
     (weights + lane * 8).shared::<u32>().store_vec([0u32; 2]);
     k.sync_warp();
@@ -42,7 +50,7 @@ pub(super) fn read_weights<'k>(
     k.if_else_uniform(
         is_direct,
         || read_direct(frame, weights, at + 1, *count),
-        || read_coded(frame, table, weights, at + 1, *streams_at, count),
+        || read_coded(frame, buffers, at + 1, *streams_at, count),
     );
     k.sync_warp();
     Weights { count, streams_at }
@@ -65,13 +73,13 @@ pub(super) fn read_direct<'k>(frame: Frame<'k>, weights: Reg<'k, u32>, at: Reg<'
 /// Reads weights that two FSE states produce in turn, until the stream is used up.
 fn read_coded<'k>(
     frame: Frame<'k>,
-    table: FseTable<'k>,
-    weights: Reg<'k, u32>,
+    buffers: WeightBuffers<'k>,
     at: Reg<'k, u32>,
     end: Reg<'k, u32>,
     count: Var<'k, u32>,
 ) {
     let k = frame.k;
+    let WeightBuffers { weights, table } = buffers;
     let bit = k.var(at * 8);
     let log = table.read_counts(frame, bit, end * 8, WEIGHTS.max_log, WEIGHTS.max_symbol);
     table.build(frame, log);
@@ -85,7 +93,7 @@ fn read_coded<'k>(
     frame.malformed_if(left.lt(first_bit));
     count.set(0u32);
     let entry_of = |state: Reg<'k, u32>| FseEntry(table.entries.index(state).load_uniform());
-    read_pairs_of_pairs(frame, table, weights, states, left, first_bit, count);
+    read_pairs_of_pairs(frame, buffers, &WeightStream { states, left, first_bit }, count);
     let last_state = k.var(0u32);
     // Holds if the first state could still change when the second could not.
     let ends_with_first = k.var(false);
@@ -110,17 +118,24 @@ fn read_coded<'k>(
     });
 }
 
+/// The stream of coded weights.
+struct WeightStream<'k> {
+    states: [Var<'k, u32>; 2],
+    /// Position after the bits to come.
+    left: Var<'k, u32>,
+    first_bit: Reg<'k, u32>,
+}
+
 /// Reads four weights per window, as long as the bits surely last.
 fn read_pairs_of_pairs<'k>(
     frame: Frame<'k>,
-    table: FseTable<'k>,
-    weights: Reg<'k, u32>,
-    states: [Var<'k, u32>; 2],
-    left: Var<'k, u32>,
-    first_bit: Reg<'k, u32>,
+    buffers: WeightBuffers<'k>,
+    stream: &WeightStream<'k>,
     count: Var<'k, u32>,
 ) {
     let k = frame.k;
+    let WeightBuffers { weights, table } = buffers;
+    let WeightStream { states, left, first_bit } = *stream;
     let enough = (first_bit + 4 * WEIGHTS.max_log).named("enough");
     k.while_uniform(
         || left.ge(enough) & count.le(MAX_WEIGHTS - 7),

@@ -165,6 +165,14 @@ struct SequenceTables<'k> {
     modes: Var<'k, u32>,
 }
 
+/// The table of one kind of codes.
+struct KindTable<'k> {
+    kind: Reg<'k, u32>,
+    place: TableMemory<'k>,
+    mode: Var<'k, u32>,
+    log: Var<'k, u32>,
+}
+
 impl<'k> SequenceTables<'k> {
     /// Returns the constant of a kind; uniform.
     fn of_kind(&self, kind: Reg<'k, u32>, [first, second, third]: [u32; 3]) -> Reg<'k, u32> {
@@ -203,7 +211,7 @@ impl<'k> SequenceTables<'k> {
                     let symbol = present[0].ne(0).select(present[0].bfind(), present[1].bfind() + 32);
                     self.use_one_symbol(symbol, place, out);
                 },
-                || self.use_distribution(*kind, counts, count, place, (mode, log), out),
+                || self.use_distribution(KindTable { kind: *kind, place, mode, log }, counts, count, out),
             );
             self.modes.set(self.modes | (mode << (6 - (kind << 1))));
             k.when(lane.eq(kind)).set(self.log, log);
@@ -226,16 +234,9 @@ impl<'k> SequenceTables<'k> {
     }
 
     /// Uses the predefined table or a described one, whichever takes fewer bits.
-    fn use_distribution(
-        &self,
-        kind: Reg<'k, u32>,
-        counts: BySymbol<'k>,
-        count: Reg<'k, u32>,
-        place: TableMemory<'k>,
-        (mode, log): (Var<'k, u32>, Var<'k, u32>),
-        out: FrameOutput<'k>,
-    ) {
+    fn use_distribution(&self, chosen: KindTable<'k>, counts: BySymbol<'k>, count: Reg<'k, u32>, out: FrameOutput<'k>) {
         let Self { ws: Workspace { k, lane, table, .. }, fse, .. } = *self;
+        let KindTable { kind, place, mode, log } = chosen;
         let predefined = self.predefined_cells(kind);
         let cells = predefined.map(|cells| k.var(cells));
         let predefined_log = self.of_kind(kind, PREDEFINED.each_ref().map(|table| table.log));

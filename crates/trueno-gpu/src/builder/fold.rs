@@ -144,7 +144,7 @@ impl Fold<'_> {
             let j = self.single(block, i, host)?;
             match &block[j] {
                 Stmt::Inst { inst: inst @ Inst::Setp { combine: None, .. }, .. } if self.can_sink(block, j, i) => {
-                    Some((j, inst.clone(), other))
+                    Some((j, *inst, other))
                 }
                 _ => None,
             }
@@ -202,7 +202,7 @@ impl Fold<'_> {
         let j = self.single(block, i, value)?;
         let Stmt::Inst { inst, .. } = &block[j] else { return None };
         if matches!(inst, Inst::Pure { .. } | Inst::Setp { .. }) && self.can_sink(block, j, i) {
-            let mut inst = inst.clone();
+            let mut inst = *inst;
             inst.for_each_def_mut(|r| *r = dst);
             block[i] = Stmt::Inst { inst, guard };
             return Some(remove(block, i, [Some(j), None]));

@@ -21,9 +21,9 @@ use crate::target::PtxVersion;
 ///
 /// ```
 /// use trueno_gpu::inst::{Op, Uniformity};
-/// use trueno_gpu::ir::{Inst, Operand, PredUse, RegId};
+/// use trueno_gpu::ir::{Inst, PredUse, RegId};
 /// let src = PredUse { reg: RegId(0), negated: false };
-/// let ballot = Inst::Ballot { dst: RegId(1), src, mask: Operand::Imm(0xffff_ffff) };
+/// let ballot = Inst::Ballot { dst: RegId(1), src };
 /// assert_eq!(ballot.info().uniformity, Uniformity::Always); // a branch may depend on it
 /// assert_eq!(Op::AddU32.info().uniformity, Uniformity::Pure);
 /// ```
@@ -80,8 +80,8 @@ pub enum CountKind {
 /// ```
 /// use trueno_gpu::inst::InstInfo;
 /// use trueno_gpu::ir::{Inst, Operand, ReduxOp, RegId};
-/// let (src, mask) = (Operand::Reg(RegId(0)), Operand::Imm(0xffff_ffff));
-/// let InstInfo { ptx_name, min_sm, .. } = Inst::Redux { op: ReduxOp::Add, dst: RegId(1), src, mask }.info();
+/// let src = Operand::Reg(RegId(0));
+/// let InstInfo { ptx_name, min_sm, .. } = Inst::Redux { op: ReduxOp::Add, dst: RegId(1), src }.info();
 /// assert_eq!((ptx_name, min_sm), ("redux.sync", 80)); // older devices do not have it
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

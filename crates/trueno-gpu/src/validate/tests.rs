@@ -63,7 +63,8 @@ fn value_assigned_twice() {
     let k = KernelBuilder::new("k");
     let _ = k.lane_id().named("lane");
     let error = broken(k, |kernel| kernel.body.push(kernel.body[0].clone()));
-    assert_eq!(error.to_string(), "body[1]: value `lane` is assigned a second time");
+    let ValidateError::Reassigned { path, reg } = error else { panic!("{error}") };
+    assert_eq!((path.to_string().as_str(), reg.as_str()), ("body[1]", "`lane`"));
 }
 
 #[test]
@@ -86,7 +87,8 @@ fn value_of_one_branch_read_after_it() {
     k.if_(k.lane_id().lt(3), || inner = Some(k.lane_id().named("inner")));
     let _ = inner.expect("set above") + 1;
     let error = refused(k);
-    assert_eq!(error.to_string(), "body[3]: `inner` is read but not assigned on every path here");
+    let ValidateError::Unassigned { path, reg } = error else { panic!("{error}") };
+    assert_eq!((path.to_string().as_str(), reg.as_str()), ("body[3]", "`inner`"));
 }
 
 #[test]
@@ -115,7 +117,9 @@ fn lane_dependent_condition() {
     let low = (lane + 3).named("sum").lt(7).named("low");
     k.while_uniform(|| low, || {});
     let error = refused(k);
-    assert_eq!(error.to_string(), "body[3].loop[0]: not uniform: `low` <- `sum` <- `lane` (%laneid)");
+    let ValidateError::NotUniform { path, chain } = error else { panic!("{error}") };
+    assert_eq!(path.to_string(), "body[3].loop[0]");
+    assert_eq!(chain, "`low` <- `sum` <- `lane` (%laneid)");
 }
 
 #[test]

@@ -60,7 +60,7 @@ enum WalkKind {
     /// Nothing else.
     Plain,
     /// Detects that a lane is off the chain (an offset above 4095, or literals past the end) and moves it 4 bytes on.
-    Sceptical,
+    Checking,
     /// Counts output bytes and segments.
     Counting,
 }
@@ -81,7 +81,7 @@ impl<'k> BlockInput<'k> {
             k.when(*again).set(at, *first);
             k.if_else_uniform(
                 round.lt(2),
-                || self.walk(WalkKind::Sceptical, at, part_end, *again, unused),
+                || self.walk(WalkKind::Checking, at, part_end, *again, unused),
                 || self.walk(WalkKind::Plain, at, part_end, *again, unused),
             );
             round.set(round + 1);
@@ -145,7 +145,7 @@ impl<'k> BlockInput<'k> {
         let match_nibble = token & RUN_MASK;
         let long_match = match_nibble.eq(RUN_MASK) & goes;
         let off_chain = match kind {
-            WalkKind::Sceptical => {
+            WalkKind::Checking => {
                 let has_match = n.lt(self.end - 3) & goes;
                 k.when(has_match).load(offset_high, n.shared::<u8>().at(2));
                 let too_far = offset_high.gt((PAGE_BYTES >> 8) - 1) & has_match;

@@ -60,9 +60,9 @@ impl<'k> Packer<'k> {
         let k = self.k;
         k.section("make the size known");
         let entry = len | (kind << KIND_SHIFT);
-        self.announce(page, k.value(0u32), entry, STATE_SIZED);
+        self.publish(page, k.value(0u32), entry, STATE_SIZED);
         let oldest = self.oldest();
-        self.settle(&oldest);
+        self.move_to_place(&oldest);
         k.section("set the page aside");
         let from = (bytes + self.lane * 16).shared::<u32>();
         self.move_bytes(len, |at, inside| {
@@ -87,10 +87,10 @@ impl<'k> Packer<'k> {
     /// Moves all pages that are set aside to their places.
     pub(super) fn finish(&self) {
         let k = self.k;
-        let Some(ring) = &self.ring else { return self.settle(&self.oldest()) };
+        let Some(ring) = &self.ring else { return self.move_to_place(&self.oldest()) };
         let left = k.var(ring.places);
         k.do_while_uniform(|| {
-            self.settle(&self.oldest());
+            self.move_to_place(&self.oldest());
             ring.advance();
             left.set(left - 1);
             left.ne(0)
@@ -110,11 +110,11 @@ impl<'k> Packer<'k> {
     }
 
     /// Moves a page set aside, if there is one, to its place.
-    fn settle(&self, aside: &AsidePage<'k>) {
+    fn move_to_place(&self, aside: &AsidePage<'k>) {
         let k = self.k;
         k.if_uniform(aside.entry.ne(0), || {
             let place = self.look_back(aside.page);
-            self.announce(aside.page, place, aside.entry, STATE_PLACED);
+            self.publish(aside.page, place, aside.entry, STATE_PLACED);
             k.section("move the page to its place");
             let to = self.output.step(place, PACK_ALIGN_BYTES);
             self.move_bytes(aside.entry & LEN_MASK, |at, inside| {
@@ -125,7 +125,8 @@ impl<'k> Packer<'k> {
         });
     }
 
-    fn announce(&self, page: Reg<'k, u32>, place: Reg<'k, u32>, entry: Reg<'k, u32>, state: u32) {
+    /// Writes the index entry of a page: its place, and its length and kind with the state.
+    fn publish(&self, page: Reg<'k, u32>, place: Reg<'k, u32>, entry: Reg<'k, u32>, state: u32) {
         let bits = place.pack(entry | (state << STATE_SHIFT));
         self.k.when(self.lane.eq(0)).store_vec_with(StoreHint::Volatile, self.index.index(page), [bits]);
     }

@@ -8,9 +8,9 @@ use crate::{Addr, KernelBuilder, Pred, Reg, ScopeLabel, Var};
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum LaneAccess {
     /// All lanes read the same place, so the result is uniform.
-    Alike,
+    Uniform,
     /// Each lane reads its own place.
-    Apart,
+    PerLane,
 }
 
 /// A frame in global memory, and the way out if it is refused.
@@ -44,7 +44,7 @@ impl<'k> Frame<'k> {
     ) -> Self {
         let last_word = (align_up(page.len) >> 2) - 1;
         let (words, zero) = (page.start(), k.value(0u32));
-        Self { k, lane, lanes: LaneAccess::Alike, words, len: page.len, last_word, zero, refuse, refused_as }
+        Self { k, lane, lanes: LaneAccess::Uniform, words, len: page.len, last_word, zero, refuse, refused_as }
     }
 
     /// Refuses the frame as malformed if `p` holds, which all lanes of a frame that they share must agree on.
@@ -60,8 +60,8 @@ impl<'k> Frame<'k> {
 
     pub(super) fn load(addr: Addr<'k, Global, u32>, lanes: LaneAccess) -> Reg<'k, u32> {
         match lanes {
-            LaneAccess::Alike => addr.load_uniform(),
-            LaneAccess::Apart => addr.load(),
+            LaneAccess::Uniform => addr.load_uniform(),
+            LaneAccess::PerLane => addr.load(),
         }
     }
 
@@ -101,7 +101,7 @@ impl<'k> Frame<'k> {
     pub(super) fn chunk(self, bit: Reg<'k, u32>) -> FrameChunk<'k> {
         let first = bit >> 5;
         let word = first + ((self.lane - first) & 31);
-        FrameChunk { held: Self::load(self.words.index(word.min(self.last_word)), LaneAccess::Apart) }
+        FrameChunk { held: Self::load(self.words.index(word.min(self.last_word)), LaneAccess::PerLane) }
     }
 }
 

@@ -112,10 +112,10 @@ pub(super) fn copy_plain<'k>(frame: Frame<'k>, is_repeated: Pred<'k>, held_at: R
     let end = literals.first + literals.len;
     let to = k.var((literals.first & !3) + lane * 4);
     let round = k.var(literals.first & !3);
-    let byte = frame.byte(held_at, LaneAccess::Alike);
+    let byte = frame.byte(held_at, LaneAccess::Uniform);
     k.do_while_uniform(|| {
         let from = held_at + to - literals.first;
-        let word = is_repeated.select(byte * 0x0101_0101, frame.window(from * 8, LaneAccess::Apart));
+        let word = is_repeated.select(byte * 0x0101_0101, frame.window(from * 8, LaneAccess::PerLane));
         k.when(to.lt(end)).store(to.shared::<u32>(), word);
         to.set(to + 128);
         round.set(round + 128);
@@ -158,7 +158,7 @@ pub(super) fn decode_streams<'k>(
     let (most, fewest) = (k.var(len).named("most"), k.var(len).named("fewest"));
     k.if_uniform(is_four, || {
         frame.malformed_if(len.lt(6) | (end - at).lt(10));
-        let (low, high) = (frame.window(at * 8, LaneAccess::Alike), frame.window(at * 8 + 32, LaneAccess::Alike));
+        let (low, high) = (frame.window(at * 8, LaneAccess::Uniform), frame.window(at * 8 + 32, LaneAccess::Uniform));
         let stream = lane & 3;
         let second = at + 6 + (low & 0xffff);
         let third = second + (low >> 16);
@@ -174,7 +174,7 @@ pub(super) fn decode_streams<'k>(
         count.set(stream.eq(3).select(*fewest, *most));
         place.set(stream.mad(*most, first));
     });
-    let last = frame.byte(to - 1, LaneAccess::Apart);
+    let last = frame.byte(to - 1, LaneAccess::PerLane);
     frame.malformed_if(last.eq(0).any() | from.ge(to).any());
     let stream = HuffmanStream {
         frame,
@@ -208,7 +208,7 @@ pub(super) fn decode_streams<'k>(
 impl<'k> HuffmanStream<'k> {
     /// Returns the next 32 bits. Once the stream is used up they have no meaning, which its end will show.
     fn window(&self) -> Reg<'k, u32> {
-        self.frame.window_below(self.left.max(self.first_bit).as_u32(), LaneAccess::Apart)
+        self.frame.window_below(self.left.max(self.first_bit).as_u32(), LaneAccess::PerLane)
     }
 
     /// Returns the table's entry for the next bits.

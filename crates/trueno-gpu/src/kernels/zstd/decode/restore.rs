@@ -59,11 +59,11 @@ fn copy_block<'k>(frame: Frame<'k>, header: &FrameHeaders<'k>, page: Reg<'k, u32
     k.section("a raw or RLE block");
     frame.malformed_if(header.block_size.ne(PAGE_BYTES));
     let is_raw = header.block_type.eq(RAW);
-    let byte = frame.byte(header.start, LaneAccess::Alike);
+    let byte = frame.byte(header.start, LaneAccess::Uniform);
     let at = k.var(lane * 4);
     let round = k.var(0u32);
     k.do_while_uniform(|| {
-        let word = is_raw.select(frame.window((header.start + at) * 8, LaneAccess::Apart), byte * 0x0101_0101);
+        let word = is_raw.select(frame.window((header.start + at) * 8, LaneAccess::PerLane), byte * 0x0101_0101);
         (page + at).shared::<u32>().store(word);
         at.set(at + 128);
         round.set(round + 128);

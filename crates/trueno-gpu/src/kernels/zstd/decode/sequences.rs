@@ -88,7 +88,7 @@ fn run_sequences<'k>(
     k.section("sequence states");
     let first_bit = (at * 8).named("first_bit");
     let stream_end = end_of_stream(frame, first_bit, end);
-    let bits = k.var(frame.window_below(stream_end, LaneAccess::Alike));
+    let bits = k.var(frame.window_below(stream_end, LaneAccess::Uniform));
     let left = k.var(stream_end.as_i32()).named("left");
     let states = coders.map(|coder| {
         let state = k.var(top_bits(*bits, *coder.log)).named("state");
@@ -123,7 +123,7 @@ fn run_sequences<'k>(
             // half a page each.
             let overruns = after.lt(first_bit.as_i32()) | (is_last & after.ne(first_bit.as_i32()));
             let is_bad = offset_code.gt(12) | used.gt(32) | overruns;
-            let bits = frame.window_below(end.max(32i32).as_u32(), LaneAccess::Apart);
+            let bits = frame.window_below(end.max(32i32).as_u32(), LaneAccess::PerLane);
             let (offset_extra, bits) = (top_bits(bits, offset_code), frame.after_top(bits, offset_code));
             let (match_extra, bits) = (top_bits(bits, match_bits), frame.after_top(bits, match_bits));
             let [literal_base, match_base] = codes.map(|word| word & 0xff_ffff);
@@ -170,7 +170,7 @@ fn read_tables<'k>(
 ) -> [SequenceTable<'k>; 3] {
     let Frame { k, lane, .. } = frame;
     frame.malformed_if(at.ge(end));
-    let modes = k.var(frame.byte(*at, LaneAccess::Alike)).named("modes");
+    let modes = k.var(frame.byte(*at, LaneAccess::Uniform)).named("modes");
     at.set(at + 1);
     frame.malformed_if((modes & 3).ne(0));
     let coders = [(); 3].map(|()| SequenceTable { log: k.var(0u32), entries: k.var(0u32) });
@@ -190,7 +190,7 @@ fn read_tables<'k>(
         k.if_else_uniform(
             mode.eq(RLE),
             || {
-                let symbol = frame.byte(*at, LaneAccess::Alike);
+                let symbol = frame.byte(*at, LaneAccess::Uniform);
                 frame.malformed_if(at.ge(end) | symbol.gt(max_symbol));
                 at.set(at + 1);
                 log.set(0u32);
@@ -252,7 +252,7 @@ fn walk_states<'k>(
         let sum = FseEntry(literals.0 + offset.0 + matched.0);
         // An overrun stops at bit 32, before every stream, and is refused with the values.
         let state_end = (left - sum.extra_bits().as_i32()).max(32i32);
-        let bits = frame.window_below(state_end.as_u32(), LaneAccess::Alike);
+        let bits = frame.window_below(state_end.as_u32(), LaneAccess::Uniform);
         states[0].set(literals.next_state(bits));
         let bits = frame.after_top(bits, literals.0);
         states[2].set(matched.next_state(bits));

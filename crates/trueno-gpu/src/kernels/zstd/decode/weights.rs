@@ -41,7 +41,7 @@ pub(super) fn read_weights<'k>(
     k.section("Huffman weights");
     (weights + lane * 8).shared::<u32>().store_vec([0u32; 2]);
     k.sync_warp();
-    let head = frame.byte(at, LaneAccess::Alike);
+    let head = frame.byte(at, LaneAccess::Uniform);
     let count = k.var(head - 127).named("count");
     let streams_at = k.var(at + 1 + head).named("streams_at");
     let is_direct = head.ge(128);
@@ -62,7 +62,7 @@ pub(super) fn read_direct<'k>(frame: Frame<'k>, weights: Reg<'k, u32>, at: Reg<'
     let first = k.var(0u32);
     k.do_while_uniform(|| {
         let i = first + lane;
-        let byte = frame.byte(at + (i >> 1), LaneAccess::Apart);
+        let byte = frame.byte(at + (i >> 1), LaneAccess::PerLane);
         let shift = 4 - (i & 1) * 4;
         k.when(i.lt(count)).store((weights + i).shared::<u8>(), (byte >> shift) & 15);
         first.set(first + 32);
@@ -86,7 +86,7 @@ fn read_coded<'k>(
     k.section("Huffman weights");
     let first_bit = bit.get();
     let stream_end = end_of_stream(frame, first_bit, end);
-    let bits = frame.window_below(stream_end, LaneAccess::Alike);
+    let bits = frame.window_below(stream_end, LaneAccess::Uniform);
     let states =
         [bits >> (32 - log), frame.after_top(bits, log) >> (32 - log)].map(|state| k.var(state).named("state"));
     let left = k.var(stream_end - log * 2).named("left");
@@ -99,7 +99,7 @@ fn read_coded<'k>(
     let ends_with_first = k.var(false);
     k.loop_uniform(|pairs| {
         let [first, second] = states.map(|state| entry_of(*state));
-        let bits = frame.window_below(*left, LaneAccess::Alike);
+        let bits = frame.window_below(*left, LaneAccess::Uniform);
         (weights + count).shared::<u16>().store_conflicting(first.two_plain_symbols(second));
         count.set(count + 2);
         // At most 12 bits, and more than that lie before any stream.
@@ -140,7 +140,7 @@ fn read_pairs_of_pairs<'k>(
     k.while_uniform(
         || left.ge(enough) & count.le(MAX_WEIGHTS - 7),
         || {
-            let bits = k.var(frame.window_below(*left, LaneAccess::Alike));
+            let bits = k.var(frame.window_below(*left, LaneAccess::Uniform));
             let used = k.var(0u32);
             let entries = [states[0], states[1], states[0], states[1]].map(|state| {
                 let entry = FseEntry(table.entries.index(*state).load_uniform());
@@ -160,7 +160,7 @@ fn read_pairs_of_pairs<'k>(
 /// Returns the position of the mark that ends a stream between bit `first_bit` and byte `end`: the highest set bit of
 /// its last byte. Refuses a stream without one.
 pub(super) fn end_of_stream<'k>(frame: Frame<'k>, first_bit: Reg<'k, u32>, end: Reg<'k, u32>) -> Reg<'k, u32> {
-    let last = frame.byte(end - 1, LaneAccess::Alike);
+    let last = frame.byte(end - 1, LaneAccess::Uniform);
     frame.malformed_if(last.eq(0) | first_bit.ge(end * 8));
     (end - 1) * 8 + last.bfind()
 }

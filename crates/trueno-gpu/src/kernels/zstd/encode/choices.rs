@@ -32,15 +32,16 @@ pub(super) const TABLE_CAP: u32 = 12;
 
 /// A candidate is one number: its score above this many bits, its offset value (offset + 3) below.
 pub(super) const SCORE_SHIFT: u32 = 13;
-/// Score of a match of the table: so much for each byte ...
+/// Score of a match of the table, per byte.
 pub(super) const TABLE_BYTE: u32 = 24;
-/// ... plus this, which is 3 modulo 4 ...
+/// Added to the score of a match of the table; 3 modulo 4.
 pub(super) const TABLE_BASE: u32 = 19;
-/// ... minus so much for each bit of the offset.
+/// Subtracted from the score of a match of the table, per bit of the offset.
 pub(super) const OFFSET_BIT: u32 = 4;
-/// Score of a repeated offset: so much for each byte ...
+/// Score of a repeated offset, per byte.
 pub(super) const REPEAT_BYTE: u32 = 32;
-/// ... plus this, by which: 0, 1 and 2 modulo 4. So the low two bits of a score say what the candidate is.
+/// Added to the score of a repeated offset, by its rank: 0, 1 and 2 modulo 4. So the low two bits of a score tell the
+/// kind of the candidate.
 pub(super) const REPEAT_BONUS: [u32; 3] = [4, 1, 2];
 /// The kind of a candidate: the low bits of its score.
 pub(super) const KIND_MASK: u32 = 3;

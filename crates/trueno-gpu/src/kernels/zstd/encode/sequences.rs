@@ -21,19 +21,19 @@ use crate::{Pred, Reg, ScopeLabel, Var};
 /// The kinds of codes, in the order of the format.
 const KINDS: u32 = 3;
 
-/// Shared memory where the literals were. For each kind its states and steps ...
+/// Shared memory where the literals were, in this order. The states and the steps of each kind:
 const STATES_BYTES: u32 = 256;
 const STEPS_BYTES: u32 = 56 * STEP_BYTES;
 const KIND_BYTES: u32 = STATES_BYTES + STEPS_BYTES;
-/// ... then scratch memory for building them ...
+/// Scratch memory for building tables.
 const SCRATCH: u32 = KINDS * KIND_BYTES;
-/// ... then the steps of 32 sequences, three each, or a table's description ...
+/// The steps of 32 sequences, three each, or a table's description.
 const PREPARED: u32 = SCRATCH + SCRATCH_BYTES;
 const PREPARED_BYTES: u32 = KINDS * STEP_BYTES;
 const DESCRIPTION: u32 = PREPARED;
-/// ... then their states, 2 bytes each, in 8 bytes for each sequence ...
+/// The states of 32 sequences: 2 bytes each, in 8 bytes for each sequence.
 const CHAIN_STATES: u32 = PREPARED + 32 * PREPARED_BYTES;
-/// ... and how often each code occurs, 4 bytes each.
+/// The number of times that each code occurs, 4 bytes each.
 const COUNTS: u32 = CHAIN_STATES + 32 * 8;
 /// Codes of each kind that a page can have.
 const KIND_CODES: [u32; 3] = [32, 16, 48];

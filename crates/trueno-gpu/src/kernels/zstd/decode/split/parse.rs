@@ -45,7 +45,7 @@ impl<'k> LanePage<'k> {
         let refused_as = k.var(PageStatus::BadBlock as u32);
         k.block(|refuse| {
             refuse.exit_if(!is_frame);
-            let (lanes, zero) = (LaneAccess::Apart, k.value(0u32));
+            let (lanes, zero) = (LaneAccess::PerLane, k.value(0u32));
             let frame = Frame { k, lane: batch.lane, lanes, words, len, last_word, zero, refuse, refused_as };
             let header = frame.read_header();
             refuse.exit_if(header.block_type.ne(COMPRESSED));

@@ -64,7 +64,7 @@ pub(super) fn restore_prepared<'k>(
         });
         gather.finish(frame, &literals);
         k.if_uniform((sizes & HAS_CHECKSUM).ne(0), || {
-            let stored = frame.window((frame.len - 4) * 8, LaneAccess::Alike);
+            let stored = frame.window((frame.len - 4) * 8, LaneAccess::Uniform);
             frame.malformed_if(xxh64_low(k, lane, buffer).ne(stored));
         });
         is_page.set(true);

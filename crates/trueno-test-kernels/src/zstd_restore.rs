@@ -23,7 +23,7 @@ use format::{
 };
 use trueno_page::{PAGE_SIZE, Page};
 
-/// Why a frame is not restored.
+/// The reason that a frame is not restored.
 ///
 /// ```
 /// use trueno_test_kernels::zstd_restore::{RestoreError, restore};

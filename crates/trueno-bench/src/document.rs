@@ -4,12 +4,13 @@ use std::num::NonZeroUsize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
+use trueno_zram_core::PAGE_SIZE;
 
 use crate::corpora::Corpus;
 use crate::error::Result;
 use crate::machine::BenchMachine;
 use crate::measure::Timed;
-use crate::timing::{bytes_of, gbps, geometric_mean, paired_quotient};
+use crate::timing::{gbps, geometric_mean, paired_quotient};
 
 /// The findings of a run. Speeds count uncompressed bytes, in 10^9 per second.
 #[derive(Debug, Serialize)]
@@ -220,7 +221,7 @@ impl Document {
     pub(crate) fn add_rows(&mut self, corpus: &str, same_filled: usize, timed: &[Timed<'_>]) -> Result<()> {
         let held = timed.iter().map(|timed| Ok(timed.engine.held_bytes()? as f64)).collect::<Result<Vec<f64>>>()?;
         for (i, engine) in timed.iter().enumerate() {
-            let len_bytes = bytes_of(engine.pages);
+            let len_bytes = engine.pages * PAGE_SIZE;
             let (name, threads) = (engine.engine.name().to_owned(), engine.engine.threads());
             for bar in &self.bars {
                 let Some(at) = timed.iter().position(|timed| timed.engine.name() == *bar) else { continue };
@@ -305,7 +306,7 @@ impl Mean {
 
 impl Point {
     pub(crate) fn of(timed: &Timed<'_>, along: Along) -> Self {
-        let len_bytes = bytes_of(timed.pages);
+        let len_bytes = timed.pages * PAGE_SIZE;
         Self {
             along,
             engine: timed.engine.name().to_owned(),

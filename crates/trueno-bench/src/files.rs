@@ -36,8 +36,7 @@ type Writer = fn(&File, usize, &ThreadPool) -> io::Result<()>;
 /// [`Error::Io`] if the file cannot be made or written; [`Error::Engine`] if threads cannot be made.
 pub fn writers(folder: &Path, len_bytes: usize, threads: NonZeroUsize, rounds: usize) -> Result<Vec<Figure>> {
     let some = SOME_THREADS.into_iter().filter(|some| *some < threads.get());
-    let by_pwrite: Writer = |file, len_bytes, pool| in_parallel(pool, || write_pieces_of(file, len_bytes));
-    let mut ways = vec![("pwrite", by_pwrite, 1), ("pwrite", by_pwrite, threads.get())];
+    let mut ways = vec![("pwrite", write_pieces as Writer, 1), ("pwrite", write_pieces, threads.get())];
     ways.extend(some.chain([threads.get()]).map(|threads| ("mapped", write_mapped as Writer, threads)));
     let mut figures = Vec::new();
     for (name, way, threads) in ways {
@@ -80,22 +79,17 @@ pub fn batches(pages: &[Page], pool: &Arc<ThreadPool>, rounds: usize) -> Result<
     Ok(vec![figure("batches, compress", compress_s), figure("batches, decompress", decompress_s)])
 }
 
-/// Runs `work` on each thread of the pool; returns the first error.
-fn in_parallel<W: Fn() -> io::Result<()> + Sync>(pool: &ThreadPool, make: impl FnOnce() -> W) -> io::Result<()> {
-    let work = make();
-    pool.broadcast(|_| work()).into_iter().collect()
-}
-
-/// Work for any number of threads: takes pieces of the file until all are written.
-fn write_pieces_of(file: &File, len_bytes: usize) -> impl Fn() -> io::Result<()> + Sync {
+/// Writes the file in pieces, each by the next thread that is free.
+fn write_pieces(file: &File, len_bytes: usize, pool: &ThreadPool) -> io::Result<()> {
     let next = AtomicUsize::new(0);
-    move || {
+    let write = || {
         let piece = vec![7; PIECE_BYTES];
         while let Some((at, len)) = take_piece(&next, len_bytes) {
             file.write_all_at(&piece[..len], at as u64)?;
         }
         Ok(())
-    }
+    };
+    pool.broadcast(|_| write()).into_iter().collect()
 }
 
 fn take_piece(next: &AtomicUsize, len_bytes: usize) -> Option<(usize, usize)> {

@@ -35,7 +35,8 @@ pub fn run(
     let mut cross = Vec::new();
     for mode in cross_modes {
         observer.begin("edge pages by nvCOMP");
-        cross.push((mode, CrossEngine::check(&session, PageFormat::Zstd, mode, &edge_pages())?));
+        let edge_pages: Vec<Page> = crate::edge::all().into_iter().map(|edge| *edge.page).collect();
+        cross.push((mode, CrossEngine::check(&session, PageFormat::Zstd, mode, &edge_pages)?));
     }
     for corpus in corpora {
         observer.begin(&corpus.name);
@@ -54,14 +55,6 @@ pub fn run(
     }
     document.finish_rows();
     Ok(document)
-}
-
-/// Pages at the limits of the format. Without the rivals there are none.
-fn edge_pages() -> Vec<Page> {
-    #[cfg(feature = "rivals")]
-    return crate::edge::all().into_iter().map(|edge| *edge.page).collect();
-    #[cfg(not(feature = "rivals"))]
-    Vec::new()
 }
 
 /// Launches every kernel a few times on every corpus and checks the results, without timing.

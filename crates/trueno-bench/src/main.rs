@@ -10,8 +10,7 @@ use std::thread::available_parallelism;
 
 use clap::{Parser, ValueEnum};
 use trueno_bench::pipeline::Section;
-use trueno_bench::{Document, Observer, Rivals, RunSettings, kernels, load, pages, pipeline, table};
-use trueno_zram_core::gpu::GpuBatchConfig;
+use trueno_bench::{Document, Observer, RunSettings, kernels, load, pages, pipeline, table};
 
 /// Measure codecs, GPU kernels and pipelines beside their rivals.
 #[derive(Parser)]
@@ -21,9 +20,6 @@ enum Command {
     Pages {
         #[command(flatten)]
         common: Common,
-        /// Add the kernel's zram. It needs root, and adds a temporary zram device.
-        #[arg(long)]
-        zram: bool,
         /// Rounds; the median of each figure counts.
         #[arg(long, default_value = "15")]
         rounds: NonZeroUsize,
@@ -64,12 +60,6 @@ enum Command {
         /// Pages in a batch; the corpora are mixed and repeated.
         #[arg(long, default_value = "1048576")]
         pages: NonZeroUsize,
-        /// Pages per slot of the ring.
-        #[arg(long, value_name = "PAGES", default_value_t = 4096)]
-        slot_pages: usize,
-        /// Slots of the ring.
-        #[arg(long, default_value_t = 4)]
-        slots: usize,
         /// Parts to run [default: all].
         #[arg(long, value_enum, value_delimiter = ',')]
         sections: Vec<Section>,
@@ -136,15 +126,9 @@ fn run(command: Command) -> Result<(), Box<dyn std::error::Error>> {
             }
             return Ok(());
         }
-        Command::Pages { common, zram, rounds, pages } => {
-            if zram {
-                for device in trueno_bench::remove_leftovers() {
-                    eprintln!("removed {device}, which an earlier run had left");
-                }
-            }
-            let (rivals, run) =
-                (Rivals { nvcomp: None, zram }, RunSettings { rounds: rounds.get(), pages: pages.get(), threads });
-            let document = pages::run(&load(&common.files, usize::MAX)?, &rivals, run, &Lines)?;
+        Command::Pages { common, rounds, pages } => {
+            let run = RunSettings { rounds: rounds.get(), pages: pages.get(), threads };
+            let document = pages::run(&load(&common.files, usize::MAX)?, run, &Lines)?;
             (common, document)
         }
         Command::Kernels { common, nvcomp, device, rounds, pages, once } => {
@@ -156,19 +140,12 @@ fn run(command: Command) -> Result<(), Box<dyn std::error::Error>> {
             let document = kernels::run(&corpora, device, nvcomp.as_ref(), run, &Lines)?;
             (common, document)
         }
-        Command::Pipeline { common, device, rounds, pages, slot_pages, slots, mut sections } => {
+        Command::Pipeline { common, device, rounds, pages, mut sections } => {
             if sections.is_empty() {
                 sections = Section::value_variants().to_vec();
             }
-            let config = GpuBatchConfig {
-                device_index: device,
-                batch_size: slot_pages,
-                ring_buffer_slots: slots,
-                ..GpuBatchConfig::default()
-            };
             let run = RunSettings { rounds: rounds.get(), pages: pages.get(), threads };
-            let options = pipeline::PipelineOptions { config, sections };
-            let document = pipeline::run(&load(&common.files, usize::MAX)?, &options, run, &Lines)?;
+            let document = pipeline::run(&load(&common.files, usize::MAX)?, device, &sections, run, &Lines)?;
             (common, document)
         }
     };

@@ -1,7 +1,5 @@
 //! Codecs alone: one page at a time on one thread, in the cache; and our batches from one thread to all.
 
-use std::num::NonZeroUsize;
-
 use trueno_zram_core::cpu::InstructionSet;
 
 use crate::bench::thread_series;
@@ -9,8 +7,7 @@ use crate::corpora::{Corpus, mix};
 use crate::document::{Document, RunSettings};
 use crate::engines::codec::{C_LZ4, CopyPage, RIVALS, Trueno};
 use crate::engines::in_cache::InCache;
-use crate::engines::zram::Zram;
-use crate::engines::{BAR, Engines, Rivals, cpu};
+use crate::engines::{BAR, Engines};
 use crate::error::Result;
 use crate::measure::{Observer, measure};
 
@@ -18,11 +15,11 @@ use crate::measure::{Observer, measure};
 ///
 /// # Errors
 /// That of the first engine that fails or restores other pages.
-pub fn run(corpora: &[Corpus], rivals: &Rivals, run: RunSettings, observer: &dyn Observer) -> Result<Document> {
+pub fn run(corpora: &[Corpus], run: RunSettings, observer: &dyn Observer) -> Result<Document> {
     let mut document = Document::new("pages", run, &[BAR], corpora);
     for corpus in corpora {
         observer.begin(&corpus.name);
-        let timed = measure(engines(rivals, corpus.pages.len())?, &corpus.pages, run.rounds, observer)?;
+        let timed = measure(engines()?, &corpus.pages, run.rounds, observer)?;
         document.add_rows(&corpus.name, corpus.same_filled, &timed)?;
     }
     document.corpora.iter_mut().for_each(|corpus| corpus.copies = 1);
@@ -32,7 +29,7 @@ pub fn run(corpora: &[Corpus], rivals: &Rivals, run: RunSettings, observer: &dyn
     Ok(document)
 }
 
-fn engines(rivals: &Rivals, pages: usize) -> Result<Engines<'static>> {
+fn engines() -> Result<Engines<'static>> {
     let mut engines: Engines<'static> = Vec::new();
     for rival in RIVALS {
         engines.push(Box::new(InCache::new(rival()?)));
@@ -44,11 +41,5 @@ fn engines(rivals: &Rivals, pages: usize) -> Result<Engines<'static>> {
         }
     }
     engines.push(Box::new(InCache::new(Box::new(CopyPage))));
-    if rivals.zram {
-        let pool = cpu::pool(NonZeroUsize::MIN)?;
-        for algorithm in ["lz4", "lzo-rle"] {
-            engines.push(Box::new(Zram::new(algorithm, pages, &pool)?));
-        }
-    }
     Ok(engines)
 }

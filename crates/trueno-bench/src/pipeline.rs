@@ -26,6 +26,9 @@ const MIX: &str = "mix";
 /// Pages per call, from one to a million: the share of the largest call's speed shows what a call costs.
 const CALL_PAGES: [usize; 10] = [1, 16, 64, 256, 1000, 4000, 16_000, 64_000, 256_000, 1_000_000];
 
+/// Pages per slot of the ring, except where rings are compared. They fill the bus.
+const SLOT_PAGES: usize = 4096;
+
 /// Shapes of the ring: pages per slot, and slots.
 const RINGS: [(usize, usize); 9] =
     [(1000, 4), (1000, 8), (2048, 4), (4096, 3), (4096, 4), (4096, 6), (8192, 3), (8192, 4), (16384, 4)];
@@ -45,15 +48,6 @@ pub enum Section {
     Corpora,
 }
 
-/// The measurements to make.
-#[derive(Clone, Debug)]
-pub struct PipelineOptions {
-    /// The ring and the device.
-    pub config: GpuBatchConfig,
-    /// The parts to run.
-    pub sections: Vec<Section>,
-}
-
 struct Pipeline {
     config: GpuBatchConfig,
     context: GpuContext,
@@ -69,20 +63,21 @@ struct Pipeline {
 /// No GPU, or that of the first engine that fails or restores other pages.
 pub fn run(
     corpora: &[Corpus],
-    options: &PipelineOptions,
+    device_index: u32,
+    sections: &[Section],
     run: RunSettings,
     observer: &dyn Observer,
 ) -> Result<Document> {
-    let context = GpuContext::new(options.config.device_index).map_err(Error::engine("GPU"))?;
+    let context = GpuContext::new(device_index).map_err(Error::engine("GPU"))?;
     let pipeline = Pipeline {
-        config: options.config.clone(),
+        config: GpuBatchConfig { device_index, batch_size: SLOT_PAGES, ..GpuBatchConfig::default() },
         context,
         pool: cpu::pool(run.threads)?,
         gpu_pool: cpu::pool(workers_beside_driver(run.threads))?,
         pages: mix(corpora, run.pages)?,
     };
     let mut document = Document::new("pipeline", run, &[BAR, Bus::NAME], corpora);
-    let has = |section| options.sections.contains(&section);
+    let has = |section| sections.contains(&section);
     for (section, engines) in [
         (Section::Paths, Pipeline::paths as fn(&Pipeline) -> Result<Engines<'static>>),
         (Section::Share, Pipeline::shares),

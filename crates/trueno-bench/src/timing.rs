@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use trueno_zram_core::PAGE_SIZE;
-
 /// The median; of an even number of values, the upper of the middle two.
 ///
 /// ```
@@ -73,14 +71,4 @@ pub fn repeat<E>(least: Duration, mut work: impl FnMut() -> Result<Duration, E>)
     }
     // A clock too coarse for the work must not make it infinitely fast.
     Ok(taken.max(Duration::from_nanos(1)).as_secs_f64() / passes)
-}
-
-/// Bytes in this number of pages.
-///
-/// ```
-/// assert_eq!(trueno_bench::timing::bytes_of(3), 12_288);
-/// ```
-#[must_use]
-pub fn bytes_of(pages: usize) -> usize {
-    pages * PAGE_SIZE
 }

@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use trueno_gpu::kernels::packed::{Mode, PACK_ALIGN_BYTES, PackedEntry, TableStores};
+use trueno_gpu::kernels::packed::{Mode, PACK_ALIGN_BYTES, PackedEntry};
 use trueno_zram_core::gpu::raw::{
-    DeviceBuffer, LaunchShape, LoadedKernel, PackedPages, PageCompressor, PageDecompressor, PageFormat, lane_rule,
+    DeviceBuffer, LoadedKernel, PackedPages, PageCompressor, PageDecompressor, PageFormat,
 };
 use trueno_zram_core::{CompressedBatch, CpuBatchCompressor, IndexEntry, PAGE_SIZE, Page, PageKind};
 
@@ -46,48 +46,27 @@ pub(crate) struct KernelEngine<'a> {
     last: Duration,
 }
 
-/// Every kernel for batches of `pages` pages: each format and mode in the best shape for the device and in the one that runs
-/// everywhere, with the device's table stores and with those that are right on every device; and, to decompress, the blocks
+/// Every kernel for batches of `pages` pages: each format and mode as the library launches it; and, to decompress, the blocks
 /// of C lz4 and the frames of libzstd's level 3.
 pub(crate) fn all(session: &Session, pages: usize) -> Result<Engines<'_>> {
-    let own_stores = lane_rule(&session.context).map_err(device_failed)?.table_stores();
-    let best = best_shape(session);
     let mut engines: Engines<'_> = Vec::new();
-    for (format, mode, mode_name) in [
+    for (format, mode, name) in [
         (PageFormat::Lz4, Mode::Fast, "fast"),
         (PageFormat::Lz4, Mode::Ratio, "ratio"),
         (PageFormat::Zstd, Mode::Fast, "zstd fast"),
         (PageFormat::Zstd, Mode::Ratio, "zstd ratio"),
     ] {
-        let mut variants =
-            vec![(best, own_stores), (best, TableStores::ReadBack), (LaunchShape::EVERYWHERE, own_stores)];
-        variants.dedup();
-        for (shape, stores) in variants {
-            let mut name = mode_name.to_owned();
-            if shape != best {
-                name += &format!("/{} warps", shape.warps_per_block);
-            }
-            if stores != own_stores {
-                name += "/read-back";
-            }
-            let compressor = PageCompressor::with_shape(&session.context, format, mode, stores, shape);
-            let encoder = Encoder::Kernel(Box::new(compressor.map_err(device_failed)?));
-            engines.push(Box::new(KernelEngine::new(session, name, format, encoder, shape, pages)?));
-        }
+        engines.push(Box::new(KernelEngine::of_product(session, name, format, mode, pages)?));
     }
     let on_cpu: [(_, _, Option<MakeCodec>); 2] =
         [(C_LZ4_BLOCKS, PageFormat::Lz4, C_LZ4), (ZSTD_3_FRAMES, PageFormat::Zstd, ZSTD_3)];
     for (name, format, make) in on_cpu {
         if let Some(make) = make {
             let encoder = Encoder::Cpu(make()?);
-            engines.push(Box::new(KernelEngine::new(session, name.to_owned(), format, encoder, best, pages)?));
+            engines.push(Box::new(KernelEngine::new(session, name, format, encoder, pages)?));
         }
     }
     Ok(engines)
-}
-
-fn best_shape(session: &Session) -> LaunchShape {
-    LaunchShape::best_for(session.context.info().compute_capability, session.context.limits())
 }
 
 impl<'a> KernelEngine<'a> {
@@ -101,31 +80,17 @@ impl<'a> KernelEngine<'a> {
     ) -> Result<Self> {
         let compressor = PageCompressor::new(&session.context, format, mode).map_err(device_failed)?;
         let encoder = Encoder::Kernel(Box::new(compressor));
-        Self::new(session, name.to_owned(), format, encoder, best_shape(session), pages)
+        Self::new(session, name, format, encoder, pages)
     }
 
-    fn new(
-        session: &'a Session,
-        name: String,
-        format: PageFormat,
-        encoder: Encoder,
-        shape: LaunchShape,
-        pages: usize,
-    ) -> Result<Self> {
-        let count = u32::try_from(pages).map_err(Error::engine(&name))?;
-        let best = best_shape(session);
+    fn new(session: &'a Session, name: &str, format: PageFormat, encoder: Encoder, pages: usize) -> Result<Self> {
+        let count = u32::try_from(pages).map_err(Error::engine(name))?;
         let set_up = || {
-            // The product's own choice, which for Zstandard is not the compressor's shape.
-            let decompressor = if shape == best {
-                PageDecompressor::new(&session.context, format)?
-            } else {
-                PageDecompressor::with_shape(&session.context, format, shape)?
-            };
             Ok(Self {
-                name,
+                name: name.to_owned(),
                 session,
                 encoder,
-                decompressor,
+                decompressor: PageDecompressor::new(&session.context, format)?,
                 pages: count,
                 input: session.buffer(pages * PAGE_SIZE)?,
                 packed: session.buffer(pages * PAGE_SIZE + SLACK_BYTES)?,

@@ -109,7 +109,7 @@ impl Lineup {
         }
         engines.insert(engines.len().min(1), Box::new(Trueno::cpu(&pool)?));
         if self.zram {
-            engines.push(Box::new(Zram::new("lz4", pages, &pool)?));
+            engines.push(Box::new(Zram::new(pages, &pool)?));
         }
         engines.push(Box::new(Memcpy::new(&pool)));
         Ok(engines)
@@ -152,7 +152,7 @@ impl Lineup {
             all.extend([NVCOMP, NVCOMP_ZSTD].map(|engine| left_out(engine, why)));
         }
         if !self.zram {
-            all.push(left_out("zram-lz4", "runs only with --rival zram, as root"));
+            all.push(left_out(Zram::NAME, "runs only with --rival zram, as root"));
         }
         all
     }

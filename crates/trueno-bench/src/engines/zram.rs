@@ -28,7 +28,6 @@ struct Request([Page; REQUEST_PAGES]);
 /// The kernel's zram. Pages go through the block layer, so the speeds are those of a user of the device, not those of the
 /// codec alone.
 pub(crate) struct Zram {
-    name: String,
     pool: Pool,
     // Closed before the device is removed.
     file: File,
@@ -41,17 +40,18 @@ pub(crate) struct Zram {
 }
 
 impl Zram {
-    /// Adds a device with room for `pages` pages, with one of the kernel's algorithms: `lz4`, `lzo-rle`.
-    pub(crate) fn new(algorithm: &str, pages: usize, pool: &Pool) -> Result<Self> {
+    pub(crate) const NAME: &str = "zram-lz4";
+
+    /// Adds a device with room for `pages` pages.
+    pub(crate) fn new(pages: usize, pool: &Pool) -> Result<Self> {
         // The last page is for the marker.
-        let device = ZramDevice::add(algorithm, (pages + 1) * PAGE_SIZE)?;
+        let device = ZramDevice::add((pages + 1) * PAGE_SIZE)?;
         let file = device.open()?;
         let mut marker = Self::requests(1);
         marker[0].0[0][..MARKER.len()].copy_from_slice(MARKER);
         file.write_all_at(&marker[0].0[0], (pages * PAGE_SIZE) as u64).map_err(Error::io(device.path()))?;
-        let (name, pool) = (format!("zram-{algorithm}"), Pool::clone(pool));
-        let mut zram =
-            Self { name, pool, file, device, input: Vec::new(), output: Vec::new(), pages: 0, empty_bytes: 0 };
+        let pool = Pool::clone(pool);
+        let mut zram = Self { pool, file, device, input: Vec::new(), output: Vec::new(), pages: 0, empty_bytes: 0 };
         zram.empty_bytes = zram.stored_bytes()?;
         Ok(zram)
     }
@@ -80,7 +80,7 @@ fn span(request: usize, pages: usize) -> (u64, usize) {
 
 impl Engine for Zram {
     fn name(&self) -> &str {
-        &self.name
+        Self::NAME
     }
 
     fn threads(&self) -> usize {
@@ -142,7 +142,7 @@ struct ZramDevice {
 }
 
 impl ZramDevice {
-    fn add(algorithm: &str, len_bytes: usize) -> Result<Self> {
+    fn add(len_bytes: usize) -> Result<Self> {
         let hot_add = format!("{CONTROL}/hot_add");
         let number = fs::read_to_string(&hot_add).and_then(|text| text.trim().parse().map_err(io::Error::other));
         // From here on, dropping the device removes it, also when a step below fails.
@@ -150,7 +150,7 @@ impl ZramDevice {
         let set = |name: &str, value: String| {
             fs::write(device.attribute(name), value).map_err(Error::io(device.attribute(name)))
         };
-        set("comp_algorithm", algorithm.to_owned())?;
+        set("comp_algorithm", "lz4".to_owned())?;
         set("disksize", len_bytes.to_string())?;
         Ok(device)
     }
@@ -234,7 +234,7 @@ mod tests {
     fn a_device_is_measured_and_a_leftover_removed() {
         let pages: Vec<Page> = (0..300).map(|n| std::array::from_fn(|i| (i / 50 * n).to_le_bytes()[0])).collect();
         let pool = pool(NonZeroUsize::MIN).unwrap();
-        let mut zram = Zram::new("lz4", pages.len(), &pool).unwrap();
+        let mut zram = Zram::new(pages.len(), &pool).unwrap();
         verify(&mut zram, &pages).unwrap();
         assert!((1..300 * 4096).contains(&zram.held_bytes().unwrap()));
         let path = zram.device.path();

@@ -19,23 +19,8 @@ pub(crate) const ENGINES: [&str; 14] = [
 ];
 
 /// The class that gives an engine its colour.
-pub(crate) fn class(engine: &str) -> &'static str {
-    match engine {
-        "trueno-cpu" => "e-trueno-cpu",
-        "trueno-gpu" => "e-trueno-gpu",
-        "trueno-gpu-zstd" => "e-trueno-gpu-zstd",
-        "trueno-kernel" => "e-trueno-kernel",
-        "trueno-kernel-zstd" => "e-trueno-kernel-zstd",
-        "c-lz4" => "e-c-lz4",
-        "lz4-flex" => "e-lz4-flex",
-        "zstd-1" => "e-zstd-1",
-        "zstd-3" => "e-zstd-3",
-        "zstd-9" => "e-zstd-9",
-        "zram-lz4" => "e-zram-lz4",
-        "nvcomp-lz4" => "e-nvcomp-lz4",
-        "nvcomp-zstd" => "e-nvcomp-zstd",
-        _ => "e-memcpy",
-    }
+pub(crate) fn class(engine: &str) -> String {
+    format!("e-{}", if ENGINES.contains(&engine) { engine } else { "memcpy" })
 }
 
 /// The outline of an engine's marks, about the origin.

@@ -2,7 +2,7 @@
 
 use super::look;
 use super::svg::escape;
-use crate::document::{Along, Document, Point};
+use crate::document::{Along, Document, Point, Quotient, Row};
 use crate::engines::BAR;
 use crate::quantity::{self, figure};
 
@@ -13,29 +13,33 @@ fn table(head: &[&str], rows: impl Iterator<Item = String>) -> String {
     format!("<div class=\"wide\"><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>\n")
 }
 
-fn name_cell(engine: &str) -> String {
-    format!("<td class=\"name {}\">{}</td>", look::class(engine), escape(engine))
-}
-
-fn cells(values: &[String]) -> String {
-    values.iter().map(|value| format!("<td>{value}</td>")).collect()
-}
-
-fn row_class(engine: &str, starts: bool) -> &'static str {
-    match (engine.starts_with("trueno"), starts) {
+/// A row of an engine: its name, after `before`, and cells.
+fn row(engine: &str, starts: bool, before: &str, cells: &[String]) -> String {
+    let class = match (engine.starts_with("trueno"), starts) {
         (true, true) => " class=\"ours start\"",
         (true, false) => " class=\"ours\"",
         (false, true) => " class=\"start\"",
         (false, false) => "",
-    }
-}
-
-/// A quotient, or a dash where C lz4 did not run.
-fn against(quotient: Option<f64>) -> String {
-    quotient.map_or("–".to_owned(), figure)
+    };
+    let cells: String = cells.iter().map(|value| format!("<td>{value}</td>")).collect();
+    let name = format!("<td class=\"name {}\">{}</td>", look::class(engine), escape(engine));
+    format!("<tr{class}>{before}{name}{cells}</tr>\n")
 }
 
 const SPEEDS: [&str; 6] = ["ratio", "vs C lz4", "compress<br>GB/s", "vs C lz4", "decompress<br>GB/s", "vs C lz4"];
+
+/// The cells under `SPEEDS`, with dashes where C lz4 did not run.
+fn speeds(row: &Row, quotient: Option<&Quotient>) -> [String; 6] {
+    let against = |value: fn(&Quotient) -> f64| quotient.map_or("–".to_owned(), |quotient| figure(value(quotient)));
+    [
+        format!("{:.3}", row.ratio),
+        against(|quotient| quotient.ratio),
+        figure(row.compress_gbps),
+        against(|quotient| quotient.compress),
+        figure(row.decompress_gbps),
+        against(|quotient| quotient.decompress),
+    ]
+}
 
 /// Geometric means over the corpora.
 pub(crate) fn means(document: &Document) -> String {
@@ -43,17 +47,8 @@ pub(crate) fn means(document: &Document) -> String {
     let rows = document.means.iter().map(|mean| {
         let starts = last_threads != 0 && last_threads != mean.threads;
         last_threads = mean.threads;
-        let quotient = mean.quotient(BAR);
-        let values = [
-            mean.threads.to_string(),
-            format!("{:.3}", mean.ratio),
-            against(quotient.map(|quotient| quotient.ratio)),
-            figure(mean.compress_gbps),
-            against(quotient.map(|quotient| quotient.compress)),
-            figure(mean.decompress_gbps),
-            against(quotient.map(|quotient| quotient.decompress)),
-        ];
-        format!("<tr{}>{}{}</tr>\n", row_class(&mean.engine, starts), name_cell(&mean.engine), cells(&values))
+        let values = [&[mean.threads.to_string()], &speeds(&mean.as_row(), mean.quotient(BAR))[..]].concat();
+        row(&mean.engine, starts, "", &values)
     });
     table(&[&["engine", "threads"], &SPEEDS[..]].concat(), rows)
 }
@@ -61,23 +56,12 @@ pub(crate) fn means(document: &Document) -> String {
 /// Every row, with its quotients.
 pub(crate) fn rows(document: &Document) -> String {
     let mut last_corpus = String::new();
-    let rows = document.rows.iter().map(|row| {
-        let quotient = document.quotient(row, BAR);
-        let starts = !last_corpus.is_empty() && last_corpus != row.corpus;
-        last_corpus.clone_from(&row.corpus);
-        let values = [
-            row.threads.to_string(),
-            quantity::count(row.pages),
-            quantity::count(row.same_filled),
-            format!("{:.3}", row.ratio),
-            against(quotient.map(|quotient| quotient.ratio)),
-            figure(row.compress_gbps),
-            against(quotient.map(|quotient| quotient.compress)),
-            figure(row.decompress_gbps),
-            against(quotient.map(|quotient| quotient.decompress)),
-        ];
-        let corpus = format!("<td>{}</td>", escape(&row.corpus));
-        format!("<tr{}>{corpus}{}{}</tr>\n", row_class(&row.engine, starts), name_cell(&row.engine), cells(&values))
+    let rows = document.rows.iter().map(|measured| {
+        let starts = !last_corpus.is_empty() && last_corpus != measured.corpus;
+        last_corpus.clone_from(&measured.corpus);
+        let counts = [measured.threads, measured.pages, measured.same_filled].map(quantity::count);
+        let values = [&counts[..], &speeds(measured, document.quotient(measured, BAR))].concat();
+        row(&measured.engine, starts, &format!("<td>{}</td>", escape(&measured.corpus)), &values)
     });
     table(&[&["corpus", "engine", "threads", "pages", "same-filled<br>left out"], &SPEEDS[..]].concat(), rows)
 }
@@ -91,7 +75,7 @@ pub(crate) fn scaling(document: &Document, along: Along) -> String {
             figure(point.compress_gbps),
             figure(point.decompress_gbps),
         ];
-        format!("<tr{}>{}{}</tr>\n", row_class(&point.engine, false), name_cell(&point.engine), cells(&values))
+        row(&point.engine, false, "", &values)
     });
     table(&["engine", "threads", "pages", "compress<br>GB/s", "decompress<br>GB/s"], rows)
 }
@@ -106,7 +90,7 @@ pub(crate) fn stages(document: &Document) -> String {
             quantity::count(stage.pages),
             format!("{:.1}", stage.ns_per_page),
         ];
-        format!("<tr{}>{}{}</tr>\n", row_class(&stage.engine, false), name_cell(&stage.engine), cells(&values))
+        row(&stage.engine, false, "", &values)
     });
     table(&["engine", "direction", "stage", "threads", "pages", "ns per page"], rows)
 }

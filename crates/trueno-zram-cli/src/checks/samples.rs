@@ -1,5 +1,6 @@
 //! Pages and blocks to check with: real, at the boundaries of the format, and generated. They are the same every time.
 
+use trueno_bench::edge;
 use trueno_bench::generate::Generator;
 use trueno_zram_core::{CompressedBatch, IndexEntry, PAGE_SIZE, Page, PageKind};
 
@@ -15,7 +16,7 @@ impl SampleSet {
         let corpora = trueno_bench::load(&[], usize::MAX).expect("the built-in corpus has pages");
         let mut random = Generator::new(7);
         let mut pages: Vec<Page> = corpora.into_iter().flat_map(|corpus| corpus.pages).collect();
-        pages.extend(edges(&mut random));
+        pages.extend(edge::all().into_iter().map(|edge| *edge.page));
         pages.extend((0..500).map(|_| random.page()));
         Self { pages, damaged_blocks: 20_000 }
     }
@@ -52,26 +53,6 @@ pub(super) fn batch_of(blocks: &[Vec<u8>]) -> CompressedBatch {
         offset += u64::from(len_bytes);
     }
     CompressedBatch::from_parts(blocks.concat(), index).expect("the index was made for these blocks")
-}
-
-/// Same-filled pages, zero pages with one byte changed, and random pages with a match or a run that ends near the page's end.
-fn edges(random: &mut Generator) -> Vec<Page> {
-    let mut pages = vec![[0; PAGE_SIZE], [0xff; PAGE_SIZE]];
-    pages.extend((1..=64).map(|period| std::array::from_fn(|i| (i % period * 37).to_le_bytes()[0])));
-    for at in (0..64).chain((64..PAGE_SIZE - 64).step_by(61)).chain(PAGE_SIZE - 64..PAGE_SIZE) {
-        pages.push(std::array::from_fn(|i| u8::from(i == at)));
-    }
-    for (len, before_end) in (4..=24).flat_map(|len| (0..20).map(move |before_end| (len, before_end))) {
-        let mut page: Page = std::array::from_fn(|_| random.byte());
-        page.copy_within(500..500 + len, PAGE_SIZE - before_end - len);
-        pages.push(page);
-    }
-    for len in (1..=40).chain([254, 255, 256, 269, 270, 271, 525, 1000, 4090]) {
-        let mut page: Page = std::array::from_fn(|_| random.byte());
-        page[3..3 + len].fill(0xaa);
-        pages.push(page);
-    }
-    pages
 }
 
 #[cfg(test)]

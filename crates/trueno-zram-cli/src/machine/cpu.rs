@@ -1,6 +1,5 @@
 //! The CPU: its name, its features, and the instruction set that the codec uses.
 
-use std::fs;
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 
@@ -31,9 +30,8 @@ pub(crate) struct Feature {
 
 impl Cpu {
     pub(crate) fn look() -> Self {
-        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         Self {
-            model: model(&cpuinfo).unwrap_or_else(|| "unknown CPU".into()),
+            model: trueno_bench::cpu_model(),
             architecture: std::env::consts::ARCH,
             hardware_threads: available_parallelism().map_or(1, NonZeroUsize::get),
             features: features(),
@@ -59,14 +57,6 @@ impl Cpu {
     }
 }
 
-/// Finds the name of the CPU in `/proc/cpuinfo`, whose keys depend on the architecture.
-fn model(cpuinfo: &str) -> Option<String> {
-    ["model name", "cpu model", "Model", "cpu"].into_iter().find_map(|key| {
-        let value = cpuinfo.lines().filter_map(|line| line.split_once(':')).find(|(name, _)| name.trim() == key)?.1;
-        Some(value.split_whitespace().collect::<Vec<_>>().join(" ")).filter(|value| !value.is_empty())
-    })
-}
-
 /// The extensions that the AVX2 instruction set of the codec needs.
 #[cfg(target_arch = "x86_64")]
 fn features() -> Vec<Feature> {
@@ -84,17 +74,4 @@ fn features() -> Vec<Feature> {
 #[cfg(not(target_arch = "x86_64"))]
 fn features() -> Vec<Feature> {
     Vec::new()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::model;
-
-    #[test]
-    fn the_model_is_found_under_any_of_its_keys() {
-        let intel = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel\t\t: 85\nmodel name\t: Xeon  @ 2.00GHz\n";
-        assert_eq!(model(intel).as_deref(), Some("Xeon @ 2.00GHz"));
-        assert_eq!(model("processor : 0\nModel : Raspberry Pi 5\n").as_deref(), Some("Raspberry Pi 5"));
-        assert_eq!(model("model name\t:\n"), None);
-    }
 }

@@ -23,8 +23,8 @@ use clap::{CommandFactory, FromArgMatches};
 
 use args::{Cli, Command, lz4_compat, version};
 use commands::{
-    bench, completions, compress, criu, decompress, extract, flatten, info, inspect, load, man, restore_uffd, save,
-    selftest, serve, snapshot, stat, test,
+    bench, completions, compress, control, criu, decompress, extract, flatten, info, inspect, man, restore_uffd,
+    selftest, serve, snapshot, test,
 };
 use failure::Failure;
 use print::{json, messages, stdout};
@@ -79,9 +79,9 @@ fn run(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Selftest(args) => selftest::run(args, global),
         Command::Snapshot(args) => snapshot::run(args, global),
         Command::Serve(args) => serve::run(args, global),
-        Command::Stat(args) => stat::run(args, global),
-        Command::Save(args) => save::run(args, global),
-        Command::Load(args) => load::run(args, global),
+        Command::Stat(args) => control::stat(args, global),
+        Command::Save(args) => control::save(args, global),
+        Command::Load(args) => control::load(args, global),
         Command::Restore(args) => restore_uffd::run(args, global),
         Command::Criu(args) => criu::run(args, global),
         Command::Completions(args) => completions::run(args, global),

@@ -12,8 +12,8 @@ use std::thread::available_parallelism;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    bench, completions, compress, criu, decompress, extract, flatten, info, inspect, load, man, restore_uffd, save,
-    selftest, serve, snapshot, stat, test,
+    bench, completions, compress, control, criu, decompress, extract, flatten, info, inspect, man, restore_uffd,
+    selftest, serve, snapshot, test,
 };
 
 /// The two forms of a command line, aligned as `--help` prints them.
@@ -114,9 +114,9 @@ pub(crate) enum Command {
     Selftest(selftest::Args),
     Snapshot(snapshot::Args),
     Serve(serve::Args),
-    Stat(stat::Args),
-    Save(save::Args),
-    Load(load::Args),
+    Stat(control::StatArgs),
+    Save(control::SaveArgs),
+    Load(control::LoadArgs),
     Restore(restore_uffd::Args),
     Criu(criu::Args),
     Completions(completions::Args),

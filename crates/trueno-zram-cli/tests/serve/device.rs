@@ -82,26 +82,6 @@ fn what_a_client_writes_is_shown_saved_and_loaded() {
 }
 
 #[test]
-fn statistics_are_shown_again_until_the_server_ends() {
-    let folder = folder();
-    let mut server = Server::start(folder.path(), &["--size", "1M", "--control", "control"]);
-    let mut watching = command(folder.path(), &["stat", "control", "--watch", "1", "--json"]);
-    let mut watching = watching.stdin(Stdio::null()).spawn().unwrap();
-    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
-    let mut pages_held = || {
-        let line: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
-        line["exports"][0]["mm"]["orig_data_size"].as_u64().unwrap_or_else(|| panic!("{line}")) / 4096
-    };
-    assert_eq!(pages_held(), 0);
-    server.client().write(0, &[1; 3 * 4096]).unwrap();
-    assert!((0..60).any(|_| pages_held() == 3), "it shows what was written");
-    server.end(Signal::TERM);
-    let last: Value = lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap()).last().unwrap();
-    assert_eq!((&last["command"], &last["status"]), (&"stat".into(), &"failed".into()));
-    assert_eq!(watching.wait().unwrap().code(), Some(1));
-}
-
-#[test]
 fn idle_pages_are_recompressed() {
     let folder = folder();
     let options = ["--size", "8M", "--control", "control", "--recompress", "zstd", "--idle", "1", "--backend", "cpu"];

@@ -2,10 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
-use serde::Serialize;
-use trueno_zram_archive::{BaseRecord, DeltaSummary, Format, WriteOptions};
+use trueno_zram_archive::{Format, WriteOptions};
 use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_io::{
     ArchiveOpener, Compressed, Discard, Input, MetadataWarning, Output, OutputOptions, OutputTarget, Workers,
@@ -16,13 +14,13 @@ use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files::{
     self, FileArgs,
-    delta::{self, CheckBase, OpenBase, Origins},
+    delta::{self, CheckBase, OpenBase},
 };
 use crate::print::{
-    json, messages,
+    messages,
     progress::Progress,
     quantity,
-    report::{self, FileReport},
+    report::{self, FileNames, FileReport},
 };
 
 /// Arguments of `compress`.
@@ -92,10 +90,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 impl Args {
     /// The name of the output after that of its input.
     fn output_name(&self, input: &Path) -> PathBuf {
-        match self.base {
-            Some(_) => delta::delta_name(input),
-            None => files::compressed_name(input, self.compression.format()),
-        }
+        let extension = if self.base.is_some() { delta::EXTENSION } else { self.compression.format().extension() };
+        files::compressed_name(input, extension)
     }
 }
 
@@ -140,50 +136,55 @@ fn compress(
         );
     }
     let progress = Progress::start(global, &name, input.len_bytes);
-    if let Some(base) = base {
+    let names = FileNames { command: "compress", file: &name, output: Some(&output_name) };
+    let finish = |output: Output| {
+        let warn = &mut |warning: MetadataWarning| report::warn(global, &output_name, &warning.to_string());
+        output.finish_with(Some(&source), warn).map_err(|error| args.files.output_failure(error))
+    };
+    let (report, index_len) = if let Some(base) = base {
         let base = base.for_target(&target);
         let record = base.record.clone();
         let done = engine.compress_delta(input.into_pages(), output, base, options, &progress)?;
-        let warn = &mut |warning: MetadataWarning| report::warn(global, &output_name, &warning.to_string());
-        done.out.finish_with(Some(&source), warn).map_err(|error| args.files.output_failure(error))?;
-        let time = progress.finish_with_timeline(global);
+        finish(done.out)?;
+        let time = progress.finish(global);
         if rm {
             verify_before_removal(&name, &target, engine)?;
         }
-        removal.complete()?;
-        return report_delta(global, (&name, &output_name, &target), &record, &done.summary, time, engine);
-    }
-    let Compressed { out, summary, .. } = engine.compress(input.into_pages(), output, options, &progress)?;
-    let warn = &mut |warning: MetadataWarning| report::warn(global, &output_name, &warning.to_string());
-    out.finish_with(Some(&source), warn).map_err(|error| args.files.output_failure(error))?;
-    let time = progress.finish_with_timeline(global);
+        (names.compressed_delta(&record, &done.summary, time, engine), None)
+    } else {
+        let Compressed { out, summary, .. } = engine.compress(input.into_pages(), output, options, &progress)?;
+        finish(out)?;
+        (names.compressed(&summary, progress.finish(global), engine), Some(summary.index_len))
+    };
     removal.complete()?;
 
-    let report = FileReport::compressed("compress", (&name, &output_name), &summary, time, engine);
+    let FileReport { bytes_in, bytes_out, ratio, .. } = report;
     if target != OutputTarget::Stdout || global.verbose > 0 {
-        let FileReport { bytes_in, bytes_out, ratio, .. } = report;
-        let line = if bytes_in == 0 {
-            format!("{name}: empty, into {bytes_out} bytes: {output_name}")
-        } else {
-            let (share, speed) = (100.0 / ratio, report::gbps(bytes_in, time));
-            format!(
-                "{name}: {bytes_in} bytes into {bytes_out} ==> {share:.2} % (ratio {ratio:.3}), {speed:.2} GB/s: {output_name}"
-            )
+        let share = match &report.origins {
+            Some(origins) => format!("({origins})"),
+            None => format!("==> {:.2} % (ratio {ratio:.3})", 100.0 / ratio),
+        };
+        let line = match bytes_in {
+            0 => format!("{name}: empty, into {bytes_out} bytes: {output_name}"),
+            _ => {
+                let speed = report.gbps(bytes_in);
+                format!("{name}: {bytes_in} bytes into {bytes_out} {share}, {speed:.2} GB/s: {output_name}")
+            }
         };
         report::say(global, &line);
     }
-    if summary.index_len == 0 {
+    if index_len == Some(0) {
         report::warn(
             global,
             &output_name,
             "its index would be longer than 4 GiB and was left out; extract will be slow",
         );
     }
-    if global.verbose > 0 {
+    if let Some(index_len) = index_len.filter(|_| global.verbose > 0) {
         let FileReport { pages, seconds, .. } = &report;
-        messages::line(format_args!("pages: {pages}; index of {} bytes; {seconds:.3} s", summary.index_len));
+        messages::line(format_args!("pages: {pages}; index of {index_len} bytes; {seconds:.3} s"));
     }
-    report::print_json(global, &report)
+    report.print_json(global)
 }
 
 /// Reads a complete delta as anyone else would, before what it was made of is removed: the base may be damaged although its page
@@ -197,50 +198,4 @@ fn verify_before_removal(name: &str, delta: &OutputTarget, engine: &Engine) -> R
     let archive = archive.ok_or_else(|| failed(&format!("{delta_name}: it is not an archive any more")))?;
     let read = trueno_zram_io::restore_pages(&archive, &delta_name, &mut Discard, Workers::new(&engine.pool()));
     read.map(drop).map_err(|error| failed(&error))
-}
-
-/// The result of a delta, for scripts.
-#[derive(Debug, Serialize)]
-struct DeltaReport<'a> {
-    #[serde(flatten)]
-    report: FileReport<'a>,
-    #[serde(flatten)]
-    origins: Origins,
-}
-
-fn report_delta(
-    global: &Global,
-    (name, output_name, target): (&str, &str, &OutputTarget),
-    base: &BaseRecord,
-    summary: &DeltaSummary,
-    time: Duration,
-    engine: &Engine,
-) -> Result<(), Failure> {
-    let stored = report::Pages::from(summary.stored);
-    let (bytes_in, bytes_out) = (summary.content_len, summary.archive_len);
-    let origins = Origins::written(base, summary);
-    let report = FileReport {
-        command: "compress",
-        file: name,
-        output: Some(output_name),
-        bytes_in,
-        bytes_out,
-        ratio: report::ratio(bytes_in, bytes_out),
-        pages: report::Pages {
-            pages: summary.zero_pages + summary.base_pages + summary.stored_pages + summary.duplicate_pages,
-            zero: summary.zero_pages,
-            ..stored
-        },
-        seconds: time.as_secs_f64(),
-        backend: "cpu",
-        threads: engine.threads(),
-    };
-    if *target != OutputTarget::Stdout || global.verbose > 0 {
-        let speed = report::gbps(bytes_in, time);
-        report::say(
-            global,
-            &format!("{name}: {bytes_in} bytes into {bytes_out} ({origins}), {speed:.2} GB/s: {output_name}"),
-        );
-    }
-    json::print(global, "compress", &DeltaReport { report, origins })
 }

@@ -16,7 +16,12 @@ use crate::files::{
     needed_files::{InputChains, NeededFiles},
     restore,
 };
-use crate::print::{json, progress::Progress, quantity, report};
+use crate::print::{
+    json,
+    progress::Progress,
+    quantity,
+    report::{self, FileNames},
+};
 
 /// Arguments of `decompress`.
 #[derive(Debug, clap::Args)]
@@ -105,21 +110,20 @@ fn decompress(
         return salvage(&input, output, engine, global, progress);
     }
     let restored = restore::restore_whole((&input, delta.as_ref()), &mut output, engine, global, &progress)?;
+    restored.warn_of_index(&input);
     let output_name = output.name.clone();
     let warn = &mut |warning: MetadataWarning| report::warn(global, &output_name, &warning.to_string());
     output.finish_with(Some(&input.metadata), warn).map_err(|error| args.files.output_failure(error))?;
-    let time = progress.finish_with_timeline(global);
+    let time = progress.finish(global);
     removal.complete()?;
 
-    let report = restored.report(&input, &output_name, time, engine);
+    let names = FileNames { command: "decompress", file: &input.name, output: Some(&output_name) };
+    let report = restored.report(names, &input, time, engine);
     if target != OutputTarget::Stdout || global.verbose > 0 {
-        let speed = report::gbps(report.bytes_out, time);
-        report::say(
-            global,
-            &format!("{}: {} bytes restored, {speed:.2} GB/s: {output_name}", input.name, report.bytes_out),
-        );
+        let (bytes, speed) = (report.bytes_out, report.gbps(report.bytes_out));
+        report::say(global, &format!("{}: {bytes} bytes restored, {speed:.2} GB/s: {output_name}", input.name));
     }
-    report::print_json(global, &report)
+    report.print_json(global)
 }
 
 /// The result of a salvage that found no damage.
@@ -142,7 +146,7 @@ fn salvage(
     let output_name = output.name.clone();
     let warn = &mut |warning: MetadataWarning| report::warn(global, &output_name, &warning.to_string());
     output.finish_with(Some(&input.metadata), warn)?;
-    progress.finish();
+    progress.finish(global);
     if damage.is_empty() {
         report::say(global, &format!("{}: no damage, {content_len} bytes written: {output_name}", input.name));
         return json::print(

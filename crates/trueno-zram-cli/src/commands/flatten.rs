@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use trueno_zram_archive::address_map::{self, StoredMap};
-use trueno_zram_archive::{Pages, WriteOptions, process_state};
+use trueno_zram_archive::{Pages, WriteOptions, WriteSummary, process_state};
 use trueno_zram_core::{PAGE_SIZE, Page};
 use trueno_zram_io::{
     Claim, ClaimedRange, Compressed, Input, NamedArchive, Output, OutputOptions, OutputTarget, PageSource,
@@ -22,7 +22,7 @@ use crate::files::{
 };
 use crate::print::{
     progress::Progress,
-    report::{self, FileReport},
+    report::{self, FileNames},
 };
 
 /// Make a standard archive of a delta.
@@ -128,16 +128,12 @@ fn flatten(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> 
     let source = ArchiveSource { from, next_page: 0 };
     let Compressed { out, summary, .. } = engine.compress(source, output, options, &progress)?;
     out.finish_with(Some(&input.metadata), &mut |warning| report::warn(global, &output_name, &warning.to_string()))?;
-    let time = progress.finish_with_timeline(global);
-    let report = FileReport {
-        bytes_in: input.len_bytes.unwrap_or(0),
-        ..FileReport::compressed(COMMAND, (&name, &output_name), &summary, time, &engine)
-    };
-    let speed = report::gbps(summary.content_len, time);
-    let content_len = summary.content_len;
-    report::say(
-        global,
-        &format!("{name}: {content_len} bytes into {}, {speed:.2} GB/s: {output_name}", summary.archive_len),
-    );
-    report::print_json(global, &report)
+    let time = progress.finish(global);
+    let names = FileNames { command: COMMAND, file: &name, output: Some(&output_name) };
+    let mut report = names.compressed(&summary, time, &engine);
+    report.bytes_in = input.len_bytes.unwrap_or(0);
+    let WriteSummary { content_len, archive_len, .. } = summary;
+    let speed = report.gbps(content_len);
+    report::say(global, &format!("{name}: {content_len} bytes into {archive_len}, {speed:.2} GB/s: {output_name}"));
+    report.print_json(global)
 }

@@ -19,7 +19,12 @@ use crate::engine::Engine;
 use crate::failure::{Failure, FailureKind};
 use crate::files;
 use crate::files::delta::{self, CheckBase, OpenBase, Origins};
-use crate::print::{json, messages, progress::Stages, quantity, report};
+use crate::print::{
+    json::{self, PageKinds},
+    messages,
+    progress::Stages,
+    quantity, report,
+};
 use crate::process::state;
 use crate::process::{MemoryReader, Process, ProcessError, ReadProcess, Selection, Stopped, Windows};
 
@@ -75,12 +80,8 @@ struct SnapshotReport {
     output: String,
     consistency: &'static str,
     mappings: usize,
-    pages: u64,
-    zero: u64,
-    same_filled: u64,
-    lz4: u64,
-    zstd: u64,
-    raw: u64,
+    #[serde(flatten)]
+    kinds: PageKinds,
     untouched_pages: u64,
     swapped_pages: u64,
     unreadable_pages: u64,
@@ -273,19 +274,13 @@ impl SnapshotReport {
     ) -> Self {
         let map = &source.map;
         let (swapped, left) = source.read.as_ref().map_or_else(Default::default, |read| (read.swapped, read.left));
-        let PageStats { zero, same_filled, lz4, zstd, raw, .. } = summary.pages;
         Self {
             pid: map.pid,
             process: map.command.clone(),
             output,
             consistency: json::consistency(map.consistency),
             mappings: map.mappings.len(),
-            pages: map.pages(PageState::Stored),
-            zero,
-            same_filled,
-            lz4,
-            zstd,
-            raw,
+            kinds: PageKinds { pages: map.pages(PageState::Stored), ..summary.pages.into() },
             untouched_pages: map.pages(PageState::Untouched),
             swapped_pages: swapped,
             unreadable_pages: map.pages(PageState::Unreadable),
@@ -319,7 +314,7 @@ impl SnapshotReport {
             "{} ({}): {} in {} ranges, {bytes_in} into {bytes_out}, ratio {:.3}, {:.2} s",
             self.process,
             self.pid,
-            quantity::pages(self.pages),
+            quantity::pages(self.kinds.pages),
             self.mappings,
             self.ratio,
             self.seconds,

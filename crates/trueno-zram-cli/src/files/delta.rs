@@ -181,14 +181,6 @@ fn recorded_path<'a>(base: &'a Path, target: &OutputTarget) -> &'a Path {
     folder.and_then(|folder| base.strip_prefix(folder).ok()).unwrap_or(base)
 }
 
-/// `image` becomes `image.tzd`.
-pub(crate) fn delta_name(input: &Path) -> PathBuf {
-    let mut name = input.as_os_str().to_owned();
-    name.push(".");
-    name.push(EXTENSION);
-    name.into()
-}
-
 /// The pages of a delta, for scripts.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct Origins {

@@ -4,21 +4,21 @@ use std::fs::File;
 use std::path::Path;
 
 use trueno_zram_archive::Pages;
-use trueno_zram_io::{ArchiveChain, ExistingFile, FileId, Input};
+use trueno_zram_io::{ExistingFile, FileId, Input};
 
 use crate::args::Global;
 use crate::engine::Engine;
 use crate::failure::Failure;
-use crate::files::{needed_files::NeededFiles, restore};
+use crate::files::{
+    needed_files::NeededFiles,
+    restore::{self, InputWithBases},
+};
 use crate::print::{
     messages,
     progress::Progress,
-    report::{self, FileReport},
+    report::{self, FileNames},
 };
 use crate::signals::{self, ActionId};
-
-/// The content for a file: an input, with its bases if it is a delta.
-pub(crate) type InputWithBases<'a> = (&'a Input, Option<&'a ArchiveChain>);
 
 /// Fills the file at `path`, and reports it as `decompress` does.
 pub(crate) fn fill_file(
@@ -27,22 +27,9 @@ pub(crate) fn fill_file(
     engine: &mut Engine,
     global: &Global,
 ) -> Result<(), Failure> {
-    let name = path.display().to_string();
-    let file = File::options().read(true).write(true).open(path).map_err(|error| Failure::io(&name, &error))?;
-    let report = fill(source, file, &name, engine, global)?;
-    let speed = report.bytes_out as f64 / report.seconds.max(1e-9) / 1e9;
-    report::say(global, &format!("{}: {} bytes restored, {speed:.2} GB/s: {name}", report.file, report.bytes_out));
-    report::print_json(global, &report)
-}
-
-/// Fills an open file.
-pub(crate) fn fill<'a>(
-    (input, chain): InputWithBases<'a>,
-    file: File,
-    name: &'a str,
-    engine: &mut Engine,
-    global: &Global,
-) -> Result<FileReport<'a>, Failure> {
+    let (input, chain) = source;
+    let name = &path.display().to_string();
+    let file = File::options().read(true).write(true).open(path).map_err(|error| Failure::io(name, &error))?;
     if let Some(failure) = restore::not_compressed(input) {
         return Err(failure);
     }
@@ -64,16 +51,21 @@ pub(crate) fn fill<'a>(
     let _on_signal = SayPartlyFilled::new(name);
     let mut sink = ExistingFile::new(file, name, content_len)?;
     let progress = Progress::start(global, &input.name, None);
-    let restored = match restore::restore_whole((input, chain), &mut sink, engine, global, &progress) {
+    let restored = match restore::restore_whole(source, &mut sink, engine, global, &progress) {
         Ok(restored) => restored,
         Err(failure) => {
             sink.abandon();
             return Err(failure);
         }
     };
+    restored.warn_of_index(input);
     sink.finish()?;
-    let time = progress.finish_with_timeline(global);
-    Ok(restored.report(input, name, time, engine))
+    let time = progress.finish(global);
+    let names = FileNames { command: "decompress", file: &input.name, output: Some(name) };
+    let report = restored.report(names, input, time, engine);
+    let (bytes, speed) = (report.bytes_out, report.gbps(report.bytes_out));
+    report::say(global, &format!("{}: {bytes} bytes restored, {speed:.2} GB/s: {name}", input.name));
+    report.print_json(global)
 }
 
 /// Prints that the file is partly filled if a signal ends the process: other threads still write, so the content cannot be dropped.

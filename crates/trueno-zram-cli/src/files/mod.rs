@@ -13,7 +13,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use trueno_zram_archive::Format;
 use trueno_zram_io::{Input, OpenForWriting, OutputTarget, Refusal, ReservedInput};
 
 use crate::args::Global;
@@ -275,11 +274,11 @@ pub(crate) fn is_stdout(path: &Path) -> bool {
     names.iter().any(|name| path.as_os_str() == *name)
 }
 
-/// `image` becomes `image.lz4` or `image.zst`.
-pub(crate) fn compressed_name(input: &Path, format: Format) -> PathBuf {
+/// `image` becomes `image.lz4`, `image.zst` or `image.tzd`.
+pub(crate) fn compressed_name(input: &Path, extension: &str) -> PathBuf {
     let mut name = input.as_os_str().to_owned();
     name.push(".");
-    name.push(format.extension());
+    name.push(extension);
     name.into()
 }
 

@@ -10,27 +10,12 @@ use crate::args::Global;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files::delta;
-use crate::print::{messages, progress::Progress, report::FileReport};
-
-/// Decodes all of `input` into `sink`. The caller judges the index.
-pub(crate) fn restore(
-    input: &Input,
-    sink: &mut impl Sink,
-    engine: &mut Engine,
-    global: &Global,
-    progress: &Progress,
-) -> Result<ReadSummary, Failure> {
-    if let Some(format) = format_of_input(input) {
-        engine.prepare_for(format)?;
-    }
-    let pool = engine.pool();
-    let summary = trueno_zram_io::restore(input, sink, engine.decoders(), Workers::new(&pool).with_observer(progress))?;
-    engine.warn_of_fallback();
-    if global.verbose > 0 {
-        messages::line(description(&summary));
-    }
-    Ok(summary)
-}
+use crate::print::{
+    json::PageKinds,
+    messages,
+    progress::Progress,
+    report::{FileNames, FileReport},
+};
 
 /// An input that was restored as a whole.
 pub(crate) enum Restored<'a> {
@@ -40,48 +25,65 @@ pub(crate) enum Restored<'a> {
     Delta(&'a Delta),
 }
 
-/// Restores all of an input into `sink`, with its bases if it is a delta. Warns if the content is complete but its index is not.
+/// An input, with its bases if it is a delta.
+pub(crate) type InputWithBases<'a> = (&'a Input, Option<&'a ArchiveChain>);
+
+/// Restores all of an input into `sink`. The caller judges the index.
 pub(crate) fn restore_whole<'a>(
-    (input, chain): (&Input, Option<&'a ArchiveChain>),
+    (input, chain): InputWithBases<'a>,
     sink: &mut impl Sink,
     engine: &mut Engine,
     global: &Global,
     progress: &Progress,
 ) -> Result<Restored<'a>, Failure> {
+    let pool = engine.pool();
+    let workers = Workers::new(&pool).with_observer(progress);
     if let Some(archive) = chain.map(|chain| &chain.archive)
         && let Some(delta) = archive.as_delta()
     {
-        trueno_zram_io::restore_pages(
-            archive,
-            &input.name,
-            sink,
-            Workers::new(&engine.pool()).with_observer(progress),
-        )?;
+        trueno_zram_io::restore_pages(archive, &input.name, sink, workers)?;
         return Ok(Restored::Delta(delta));
     }
-    let summary = restore(input, sink, engine, global, progress)?;
-    if let IndexVerdict::Disagrees(reason) = &summary.index {
-        let name = &input.name;
-        messages::problem(format_args!("{name}: warning: the content is complete, but its index is not: {reason}"));
+    if let Some(format) = format_of_input(input) {
+        engine.prepare_for(format)?;
+    }
+    let summary = trueno_zram_io::restore(input, sink, engine.decoders(), workers)?;
+    engine.warn_of_fallback();
+    if global.verbose > 0 {
+        messages::line(description(&summary));
     }
     Ok(Restored::File(Box::new(summary)))
 }
 
 impl Restored<'_> {
-    /// The report of `decompress` on an input that was restored into `output`.
+    /// Returns the problem of the index, if the content is complete but its index does not describe it.
+    pub(crate) fn index_problem(&self) -> Option<&str> {
+        let Self::File(summary) = self else { return None };
+        match &summary.index {
+            IndexVerdict::Disagrees(reason) => Some(reason),
+            IndexVerdict::Absent | IndexVerdict::Agrees => None,
+        }
+    }
+
+    /// Warns if the content is complete but its index is not.
+    pub(crate) fn warn_of_index(&self, input: &Input) {
+        if let Some(reason) = self.index_problem() {
+            let name = &input.name;
+            messages::problem(format_args!("{name}: warning: the content is complete, but its index is not: {reason}"));
+        }
+    }
+
+    /// The report on an input that was restored.
     pub(crate) fn report<'a>(
         &self,
-        input: &'a Input,
-        output: &'a str,
+        names: FileNames<'a>,
+        input: &Input,
         time: Duration,
         engine: &Engine,
     ) -> FileReport<'a> {
-        let names = (&input.name[..], Some(output));
         match self {
-            Self::File(summary) => FileReport::restored("decompress", names, summary, time, engine),
-            Self::Delta(delta) => {
-                FileReport::restored_delta("decompress", names, delta, input.len_bytes.unwrap_or(0), time, engine)
-            }
+            Self::File(summary) => names.restored(summary, time, engine),
+            Self::Delta(delta) => names.restored_delta(delta, input.len_bytes.unwrap_or(0), time, engine),
         }
     }
 }
@@ -113,7 +115,7 @@ fn description(summary: &ReadSummary) -> String {
         summary.frames,
         summary.content_checksums,
         summary.blocks,
-        crate::print::report::Pages::from(summary.pages)
+        PageKinds::from(summary.pages)
     )
 }
 

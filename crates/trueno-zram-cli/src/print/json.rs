@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use trueno_zram_archive::address_map::Consistency;
+use trueno_zram_archive::{Delta, Pages as _};
 use trueno_zram_core::PageStats;
 
 use crate::args::Global;
@@ -44,7 +45,7 @@ struct FailedResult<'a> {
 }
 
 /// The numbers of pages by kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct PageKinds {
     pub(crate) pages: u64,
     pub(crate) zero: u64,
@@ -52,6 +53,14 @@ pub(crate) struct PageKinds {
     pub(crate) lz4: u64,
     pub(crate) zstd: u64,
     pub(crate) raw: u64,
+}
+
+impl PageKinds {
+    /// All pages and the zero pages of a delta; of the others, those that it stores.
+    pub(crate) fn of_delta(delta: &Delta) -> Self {
+        let stored = delta.stored().info().pages;
+        Self { pages: delta.page_count(), zero: delta.origin_counts().zero, ..stored.into() }
+    }
 }
 
 impl From<PageStats> for PageKinds {

@@ -83,18 +83,12 @@ impl Progress {
         self.bar.set_position(content_bytes);
     }
 
-    /// Takes the bar away and prints the stages under `-vv`; the time since the start.
-    pub(crate) fn finish_with_timeline(self, global: &Global) -> Duration {
+    /// Takes the bar away and prints the stages under `-vv`. Returns the time since the start.
+    pub(crate) fn finish(self, global: &Global) -> Duration {
         let time = self.start.elapsed();
         self.bar.finish_and_clear();
         self.stages.print(global);
         time
-    }
-
-    /// Takes the bar away; the time since the start.
-    pub(crate) fn finish(self) -> Duration {
-        self.bar.finish_and_clear();
-        self.start.elapsed()
     }
 }
 

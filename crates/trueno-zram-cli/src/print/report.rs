@@ -3,112 +3,140 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use trueno_zram_archive::{Delta, Pages as _, ReadSummary, WriteSummary};
+use trueno_zram_archive::{BaseRecord, Delta, DeltaSummary, Pages as _, ReadSummary, WriteSummary};
 
 use crate::args::Global;
 use crate::engine::Engine;
 use crate::failure::Failure;
-pub(crate) use crate::print::json::PageKinds as Pages;
-use crate::print::{json, messages};
+use crate::files::delta::Origins;
+use crate::print::{
+    json::{self, PageKinds},
+    messages,
+};
 
 /// The result of one file. `ratio` is the size of its content divided by that of its compressed form, in both directions.
 #[derive(Debug, Serialize)]
 pub(crate) struct FileReport<'a> {
+    #[serde(flatten)]
+    names: FileNames<'a>,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
+    pub(crate) ratio: f64,
+    #[serde(flatten)]
+    pub(crate) pages: PageKinds,
+    pub(crate) seconds: f64,
+    backend: &'static str,
+    threads: usize,
+    /// The origins of the pages of a delta that was made.
+    #[serde(flatten)]
+    pub(crate) origins: Option<Origins>,
+}
+
+/// A file, its output, and the command that reads one and writes the other.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct FileNames<'a> {
     #[serde(skip)]
     pub(crate) command: &'static str,
     pub(crate) file: &'a str,
     /// `None` if nothing is written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) output: Option<&'a str>,
-    pub(crate) bytes_in: u64,
-    pub(crate) bytes_out: u64,
-    pub(crate) ratio: f64,
-    #[serde(flatten)]
-    pub(crate) pages: Pages,
-    pub(crate) seconds: f64,
-    pub(crate) backend: &'static str,
-    pub(crate) threads: usize,
 }
 
-impl<'a> FileReport<'a> {
+impl<'a> FileNames<'a> {
     /// The report on a file that was compressed.
-    pub(crate) fn compressed(
-        command: &'static str,
-        (file, output): (&'a str, &'a str),
-        summary: &WriteSummary,
+    pub(crate) fn compressed(self, summary: &WriteSummary, time: Duration, engine: &Engine) -> FileReport<'a> {
+        let (bytes_in, bytes_out) = (summary.content_len, summary.archive_len);
+        FileReport {
+            bytes_in,
+            bytes_out,
+            ratio: ratio(bytes_in, bytes_out),
+            pages: summary.pages.into(),
+            ..self.report(time, engine)
+        }
+    }
+
+    /// The report on a file that was compressed into a delta of `base`.
+    pub(crate) fn compressed_delta(
+        self,
+        base: &BaseRecord,
+        summary: &DeltaSummary,
         time: Duration,
         engine: &Engine,
-    ) -> Self {
-        Self {
-            command,
-            file,
-            output: Some(output),
-            bytes_in: summary.content_len,
-            bytes_out: summary.archive_len,
-            ratio: ratio(summary.content_len, summary.archive_len),
-            pages: summary.pages.into(),
-            seconds: time.as_secs_f64(),
-            backend: engine.name(),
-            threads: engine.threads(),
+    ) -> FileReport<'a> {
+        let (bytes_in, bytes_out) = (summary.content_len, summary.archive_len);
+        let pages = summary.zero_pages + summary.base_pages + summary.stored_pages + summary.duplicate_pages;
+        FileReport {
+            bytes_in,
+            bytes_out,
+            ratio: ratio(bytes_in, bytes_out),
+            pages: PageKinds { pages, zero: summary.zero_pages, ..summary.stored.into() },
+            backend: "cpu",
+            origins: Some(Origins::written(base, summary)),
+            ..self.report(time, engine)
         }
     }
 
     /// The report on a file that was restored or verified.
-    pub(crate) fn restored(
-        command: &'static str,
-        (file, output): (&'a str, Option<&'a str>),
-        summary: &ReadSummary,
-        time: Duration,
-        engine: &Engine,
-    ) -> Self {
-        Self {
-            command,
-            file,
-            output,
+    pub(crate) fn restored(self, summary: &ReadSummary, time: Duration, engine: &Engine) -> FileReport<'a> {
+        FileReport {
             bytes_in: summary.input_len,
             bytes_out: summary.content_len,
             ratio: ratio(summary.content_len, summary.input_len),
             pages: summary.pages.into(),
-            seconds: time.as_secs_f64(),
-            backend: engine.name(),
-            threads: engine.threads(),
+            ..self.report(time, engine)
         }
     }
 
-    /// The report on a delta that was restored or verified.
+    /// The report on a delta of `bytes_in` that was restored or verified.
     pub(crate) fn restored_delta(
-        command: &'static str,
-        (file, output): (&'a str, Option<&'a str>),
+        self,
         delta: &Delta,
         bytes_in: u64,
         time: Duration,
         engine: &Engine,
-    ) -> Self {
-        let zero = delta.origin_counts().zero;
-        let stored = Pages::from(delta.stored().info().pages);
-        Self {
-            command,
-            file,
-            output,
+    ) -> FileReport<'a> {
+        FileReport {
             bytes_in,
             bytes_out: delta.len_bytes(),
             ratio: ratio(delta.len_bytes(), bytes_in),
-            pages: Pages { pages: delta.page_count(), zero, ..stored },
-            seconds: time.as_secs_f64(),
+            pages: PageKinds::of_delta(delta),
             backend: "cpu",
-            threads: engine.threads(),
+            ..self.report(time, engine)
         }
+    }
+
+    /// A report without sizes and pages.
+    fn report(self, time: Duration, engine: &Engine) -> FileReport<'a> {
+        FileReport {
+            names: self,
+            bytes_in: 0,
+            bytes_out: 0,
+            ratio: 1.0,
+            pages: PageKinds::default(),
+            seconds: time.as_secs_f64(),
+            backend: engine.name(),
+            threads: engine.threads(),
+            origins: None,
+        }
+    }
+}
+
+impl FileReport<'_> {
+    /// Returns the speed of this many bytes in 10^9 bytes per second.
+    pub(crate) fn gbps(&self, bytes: u64) -> f64 {
+        bytes as f64 / self.seconds.max(1e-9) / 1e9
+    }
+
+    /// Prints the report as a line of JSON, if `--json` asks for it.
+    pub(crate) fn print_json(&self, global: &Global) -> Result<(), Failure> {
+        json::print(global, self.names.command, self)
     }
 }
 
 /// Divides the size of content by that of its compressed form; 1 for empty content.
 pub(crate) fn ratio(content_bytes: u64, compressed_bytes: u64) -> f64 {
     if content_bytes == 0 || compressed_bytes == 0 { 1.0 } else { content_bytes as f64 / compressed_bytes as f64 }
-}
-
-/// Returns the speed in 10^9 bytes per second.
-pub(crate) fn gbps(bytes: u64, time: Duration) -> f64 {
-    bytes as f64 / time.as_secs_f64().max(1e-9) / 1e9
 }
 
 /// Prints the back end in use, with `-v`.
@@ -133,11 +161,6 @@ pub(crate) fn warn(global: &Global, name: &str, warning: &str) {
 /// The failure for a command line that sends both JSON and data to standard output.
 pub(crate) fn json_needs_stdout() -> Failure {
     Failure::usage("--json and the data cannot share standard output; give -o FILE")
-}
-
-/// Prints a report as a line of JSON, if `--json` asks for it.
-pub(crate) fn print_json(global: &Global, report: &FileReport<'_>) -> Result<(), Failure> {
-    json::print(global, report.command, report)
 }
 
 #[cfg(test)]

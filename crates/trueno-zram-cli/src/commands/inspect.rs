@@ -24,10 +24,7 @@ use crate::files::{
     needed_files::{self, NeededFiles},
     restore::{input_failure, pages_by_index},
 };
-use crate::print::{
-    json, messages, quantity, stdout,
-    terminal::{DrawChoice, Style},
-};
+use crate::print::{json, messages, quantity, stdout, terminal::Style};
 use crate::survey::{Container, Findings, Format, HEAD_BYTES, Ranges, Survey, SurveyedPage, Surveyor};
 
 /// Show what the pages of files and archives are made of.
@@ -43,12 +40,6 @@ pub(crate) struct Args {
     /// Also decode the pages of archives, to show their entropy and which pages are copies of others.
     #[arg(long)]
     decode: bool,
-    /// Treat the files as images even if they are compressed files.
-    #[arg(long, conflicts_with = "decode")]
-    raw: bool,
-    /// The style of pictures.
-    #[arg(long, value_enum, default_value_t = DrawChoice::Auto)]
-    draw: DrawChoice,
     /// List all ranges of a snapshot's address map, not only the largest.
     #[arg(long)]
     ranges: bool,
@@ -96,9 +87,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 
 fn inspect(path: &Path, args: &Args, global: &Global, engine: &mut Engine, order: Order) -> Result<(), Failure> {
     let input = Input::open(path)?;
-    if !args.raw
-        && let Some(chain) = args.bases.open_delta(path, &input)?
-    {
+    if let Some(chain) = args.bases.open_delta(path, &input)? {
         return inspect_delta(&input, &chain, args, global, engine, order);
     }
     let findings = engine.pool().install(|| look(input, args, engine))?;
@@ -113,7 +102,7 @@ fn inspect(path: &Path, args: &Args, global: &Global, engine: &mut Engine, order
         return json::print(global, COMMAND, &findings.to_json());
     }
     let ranges = if args.ranges { Ranges::All } else { Ranges::Largest };
-    order.print(|out| findings.describe(out, Style::choose(args.draw), ranges))
+    order.print(|out| findings.describe(out, Style::of_stdout(), ranges))
 }
 
 /// Shows a delta.
@@ -157,13 +146,13 @@ fn inspect_delta(
     if global.json {
         return json::print(global, COMMAND, &findings);
     }
-    order.print(|out| findings.describe(out, Style::choose(args.draw)))
+    order.print(|out| findings.describe(out, Style::of_stdout()))
 }
 
 fn look(input: Input, args: &Args, engine: &mut Engine) -> Result<Findings, Failure> {
     let name = input.name.clone();
     let head = head(input.file()).map_err(|e| Failure::io(&name, &e))?;
-    let magic = head.first_chunk().filter(|_| !args.raw);
+    let magic = head.first_chunk();
     let format = magic.and_then(|magic| trueno_zram_archive::Format::of_magic(*magic));
     if let Some(magic) = magic.filter(|_| Delta::is_delta(&head)) {
         // It comes from a pipe, and its pages are of no use without its base.

@@ -35,8 +35,6 @@ pub(crate) struct DeltaFindings<'a> {
 impl<'a> DeltaFindings<'a> {
     pub(crate) fn new(input: &'a Input, archive: &PageArchive, delta: &Delta, content: Option<&'a Content>) -> Self {
         let file_bytes = input.len_bytes.unwrap_or(0);
-        let zero = delta.origin_counts().zero;
-        let stored = PageKinds::from(delta.stored().info().pages);
         Self {
             file: &input.name,
             format: "delta",
@@ -46,14 +44,14 @@ impl<'a> DeltaFindings<'a> {
             origins: Origins::of(delta),
             base_identity: delta.base_record().identity.to_string(),
             depth: archive.depth(),
-            kinds: PageKinds { pages: delta.page_count(), zero, ..stored },
+            kinds: PageKinds::of_delta(delta),
             content_json: ContentJson::new(content),
             content,
         }
     }
 
     /// Writes the findings for people to read.
-    pub(crate) fn describe(&self, out: &mut dyn Write, style: Option<Style>) -> io::Result<()> {
+    pub(crate) fn describe(&self, out: &mut dyn Write, style: Style) -> io::Result<()> {
         let Self { file, bytes, file_bytes, ratio, origins, depth, kinds, .. } = self;
         let (file, base) = (printable(file), printable(origins.base()));
         let (size, file_size) = (quantity::bytes(*bytes), quantity::bytes(*file_bytes));

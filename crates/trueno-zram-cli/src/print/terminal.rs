@@ -14,35 +14,16 @@ pub(crate) struct Style {
     pub(crate) colour: bool,
 }
 
-/// The style that the user asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum DrawChoice {
-    /// Block characters and colours on a terminal that takes them, else ASCII.
-    Auto,
-    /// Block characters, without colours.
-    Blocks,
-    /// ASCII characters alone.
-    Ascii,
-    /// No pictures: figures alone.
-    None,
-}
-
 /// The width of lines if neither the user nor the terminal gives one.
 const USUAL_WIDTH: usize = 80;
 /// Narrower than this, lines are left to wrap; wider bars show no more detail.
 const WIDTHS: (usize, usize) = (40, 160);
 
 impl Style {
-    /// The style for standard output; none if there are to be no pictures.
-    pub(crate) fn choose(choice: DrawChoice) -> Option<Self> {
+    /// The style for standard output: block characters and colours on a terminal that takes them, else ASCII.
+    pub(crate) fn of_stdout() -> Self {
         let is_terminal = io::stdout().is_terminal();
-        let (unicode, colour) = match choice {
-            DrawChoice::None => return None,
-            DrawChoice::Auto => (is_terminal && says_utf8(), is_terminal && wants_colour()),
-            DrawChoice::Blocks => (true, false),
-            DrawChoice::Ascii => (false, false),
-        };
-        Some(Self { width: width(), unicode, colour })
+        Self { width: width(), unicode: is_terminal && says_utf8(), colour: is_terminal && wants_colour() }
     }
 }
 

@@ -68,7 +68,7 @@ impl Findings {
             note: self.note.as_deref(),
             cut_off: self.cut_off,
             bytes: survey.bytes,
-            kinds: survey.kinds(),
+            kinds: survey.kinds,
             held_bytes: survey.held_bytes,
             held_ratio: survey.ratio(),
             held_ratio_without_same_filled: survey.ratio_of_rest(),

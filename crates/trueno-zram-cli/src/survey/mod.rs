@@ -42,12 +42,7 @@ const SIZE_STEPS: usize = PAGE_SIZE / SIZE_STEP;
 pub(crate) struct Survey {
     /// Bytes of the image.
     pub(crate) bytes: u64,
-    pub(crate) pages: u64,
-    pub(crate) zero: u64,
-    pub(crate) same_filled: u64,
-    pub(crate) lz4: u64,
-    pub(crate) zstd: u64,
-    pub(crate) raw: u64,
+    pub(crate) kinds: PageKinds,
     /// Bytes of all pages as stored. Same-filled pages, zero pages included, take a word of 8 bytes.
     pub(crate) held_bytes: u64,
     /// LZ4 pages by their size: 1 to 256 bytes, 257 to 512, and so on.
@@ -81,30 +76,25 @@ impl Survey {
 
     fn add_bytes(&mut self, held: SurveyedPage, pages: u64, bytes: u64) {
         self.bytes += bytes;
-        self.pages += pages;
+        let kinds = &mut self.kinds;
+        kinds.pages += pages;
         let held_bytes = (held.bytes() * pages).min(bytes);
         self.held_bytes += held_bytes;
         *match held {
-            SurveyedPage::Zero => &mut self.zero,
-            SurveyedPage::SameFilled => &mut self.same_filled,
+            SurveyedPage::Zero => &mut kinds.zero,
+            SurveyedPage::SameFilled => &mut kinds.same_filled,
             SurveyedPage::Lz4(len_bytes) => {
                 self.lz4_sizes[size_step(len_bytes)] += pages;
-                &mut self.lz4
+                &mut kinds.lz4
             }
             SurveyedPage::Zstd(len_bytes) => {
                 self.zstd_sizes[size_step(len_bytes)] += pages;
-                &mut self.zstd
+                &mut kinds.zstd
             }
-            SurveyedPage::Raw => &mut self.raw,
+            SurveyedPage::Raw => &mut kinds.raw,
         } += pages;
         let zero_pages = if held == SurveyedPage::Zero { pages } else { 0 };
         self.overview.add(pages, held_bytes, zero_pages);
-    }
-
-    /// Returns the numbers of pages by kind.
-    pub(crate) fn kinds(&self) -> PageKinds {
-        let Self { pages, zero, same_filled, lz4, zstd, raw, .. } = *self;
-        PageKinds { pages, zero, same_filled, lz4, zstd, raw }
     }
 
     /// Returns the bytes of the image divided by the bytes stored; 1 for an empty image.
@@ -114,7 +104,7 @@ impl Survey {
 
     /// Returns the ratio of the pages that are not one repeated word.
     pub(crate) fn ratio_of_rest(&self) -> f64 {
-        let same = self.zero + self.same_filled;
+        let same = self.kinds.zero + self.kinds.same_filled;
         let rest_bytes = self.bytes.saturating_sub(same * PAGE_SIZE as u64);
         ratio(rest_bytes, self.held_bytes.saturating_sub(same * FILL_WORD_BYTES as u64))
     }
@@ -144,11 +134,11 @@ mod tests {
             survey.add(held, pages);
         }
         survey.add_tail(SurveyedPage::Raw, 100);
-        assert_eq!((survey.zero, survey.same_filled, survey.lz4, survey.raw), (10, 1, 4, 2));
+        let kinds = PageKinds { pages: 17, zero: 10, same_filled: 1, lz4: 4, zstd: 0, raw: 2 };
+        assert_eq!(survey.kinds, kinds);
         assert_eq!((survey.lz4_sizes[0], survey.lz4_sizes[1], survey.lz4_sizes[15]), (2, 1, 1));
         assert_eq!(survey.bytes, 16 * 4096 + 100);
         assert_eq!(survey.held_bytes, 11 * 8 + 1 + 256 + 257 + 4095 + 4096 + 100);
-        assert_eq!(survey.pages, 17);
         let rest = (5 * 4096 + 100) as f64 / (survey.held_bytes - 88) as f64;
         assert_eq!(survey.ratio_of_rest(), rest);
         assert_eq!(Survey::default().ratio(), 1.0);

@@ -29,10 +29,10 @@ pub(crate) enum Ranges {
 }
 
 impl Findings {
-    /// Writes everything for people to read; figures only, without a style.
-    pub(crate) fn describe(&self, out: &mut dyn Write, style: Option<Style>, ranges: Ranges) -> io::Result<()> {
+    /// Writes everything for people to read.
+    pub(crate) fn describe(&self, out: &mut dyn Write, style: Style, ranges: Ranges) -> io::Result<()> {
         let mut lines = self.figures();
-        if let Some(style) = style.filter(|_| self.survey.pages > 0) {
+        if self.survey.kinds.pages > 0 {
             lines.push(String::new());
             lines.extend(histograms(&self.survey, self.content.as_ref(), style));
             lines.push(String::new());
@@ -69,7 +69,7 @@ impl Findings {
 
     fn figures(&self) -> Vec<String> {
         let survey = &self.survey;
-        let (pages, bytes) = (quantity::pages(survey.pages), quantity::bytes(survey.bytes));
+        let (pages, bytes) = (quantity::pages(survey.kinds.pages), quantity::bytes(survey.bytes));
         let mut lines = vec![format!("{}: {}, {bytes}, {pages}", printable(&self.name), self.format_text())];
         let tail_bytes = survey.bytes % PAGE_SIZE as u64;
         if tail_bytes > 0 {
@@ -80,16 +80,16 @@ impl Findings {
         }
         lines.push(String::new());
         let kinds = [
-            ("zero", survey.zero),
-            ("same-filled", survey.same_filled),
-            ("lz4", survey.lz4),
-            ("zstd", survey.zstd),
-            ("raw", survey.raw),
+            ("zero", survey.kinds.zero),
+            ("same-filled", survey.kinds.same_filled),
+            ("lz4", survey.kinds.lz4),
+            ("zstd", survey.kinds.zstd),
+            ("raw", survey.kinds.raw),
         ];
         // Compressed pages are of one format.
-        let unused = if survey.zstd > 0 && survey.lz4 == 0 { "lz4" } else { "zstd" };
+        let unused = if survey.kinds.zstd > 0 && survey.kinds.lz4 == 0 { "lz4" } else { "zstd" };
         for (kind, count) in kinds.into_iter().filter(|(kind, count)| *kind != unused || *count > 0) {
-            let share = quantity::share(count, survey.pages);
+            let share = quantity::share(count, survey.kinds.pages);
             lines.push(format!("  {kind:<12}{:>14}{share:>10}", quantity::count(count)));
         }
         lines.push(String::new());
@@ -113,10 +113,10 @@ impl Findings {
 }
 
 impl Content {
-    /// Writes the content of an image for people to read; figures only, without a style.
-    pub(crate) fn describe(&self, out: &mut dyn Write, style: Option<Style>) -> io::Result<()> {
+    /// Writes the content of an image for people to read.
+    pub(crate) fn describe(&self, out: &mut dyn Write, style: Style) -> io::Result<()> {
         let mut lines = content_figures(self);
-        if let Some(style) = style.filter(|_| self.entropies.pages > 0) {
+        if self.entropies.pages > 0 {
             lines.push(String::new());
             lines.extend(entropies(self, style));
         }
@@ -162,16 +162,16 @@ fn sizes(survey: &Survey, style: Style) -> Vec<String> {
     let bar = |label: String, count, shade| Bar { label, count, shade: Some(shade) };
     let by_size = |len_bytes: usize| Shade::of(len_bytes as u64, PAGE_SIZE as u64);
     let mut rows = vec![
-        bar("zero".into(), survey.zero, Shade::Empty),
-        bar("same-filled".into(), survey.same_filled, by_size(FILL_WORD_BYTES)),
+        bar("zero".into(), survey.kinds.zero, Shade::Empty),
+        bar("same-filled".into(), survey.kinds.same_filled, by_size(FILL_WORD_BYTES)),
     ];
     let sizes = survey.lz4_sizes.iter().zip(survey.zstd_sizes).map(|(lz4, zstd)| lz4 + zstd);
     for (step, count) in sizes.enumerate() {
         let most = ((step + 1) * SIZE_STEP).min(PAGE_SIZE - 1);
         rows.push(bar(format!("{} - {most:>4}", step * SIZE_STEP + 1), count, by_size(most)));
     }
-    rows.push(bar("raw  4096".into(), survey.raw, by_size(PAGE_SIZE)));
-    titled("Bytes per page", bars(&rows, survey.pages, style))
+    rows.push(bar("raw  4096".into(), survey.kinds.raw, by_size(PAGE_SIZE)));
+    titled("Bytes per page", bars(&rows, survey.kinds.pages, style))
 }
 
 fn entropies(content: &Content, style: Style) -> Vec<String> {

@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(format!("{whole:?}"), format!("{pieces:?}"));
         assert_eq!((measured, copies), (pieces_measured, pieces_copies));
         assert_eq!(whole.bytes, image.len() as u64);
-        assert_eq!((whole.pages, whole.zero), (12, 4), "the zeros do not lie on page boundaries");
+        assert_eq!((whole.kinds.pages, whole.kinds.zero), (12, 4), "the zeros do not lie on page boundaries");
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
         let ramp: Vec<u8> = (0..PAGE_SIZE).map(|i| (i / 3).to_le_bytes()[0]).collect();
         let image = [&ramp[..], &[0; PAGE_SIZE], &[7; PAGE_SIZE], &[7; PAGE_SIZE], &ramp, &ramp].concat();
         let (survey, measured, copies) = survey_of(&[(&image, 0)]);
-        assert_eq!((survey.zero, survey.same_filled), (1, 2));
+        assert_eq!((survey.kinds.zero, survey.kinds.same_filled), (1, 2));
         assert_eq!((measured, copies), (5, 2), "the zero page has no entropy; same-filled pages are no copies");
     }
 }

@@ -72,8 +72,13 @@ pub fn verify(engine: &mut dyn Engine, pages: &[Page]) -> Result<()> {
     let mut restored = vec![[0xa5; PAGE_SIZE]; pages.len()];
     engine.decompress(&mut restored)?;
     engine.fetch(&mut restored)?;
+    compare(engine.name(), &restored, pages)
+}
+
+/// Compares what an engine restored with the pages that it was given.
+pub(crate) fn compare(engine: &str, restored: &[Page], pages: &[Page]) -> Result<()> {
     match restored.iter().zip(pages).position(|(restored, page)| restored != page) {
-        Some(page) => Err(Error::NotRestored { engine: engine.name().to_owned(), page }),
+        Some(page) => Err(Error::NotRestored { engine: engine.to_owned(), page }),
         None => Ok(()),
     }
 }

@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use rayon::ThreadPool;
-use trueno_zram_core::cpu::InstructionSet;
-use trueno_zram_core::{Algorithm, CompressedBatch, CpuBatchCompressor, PAGE_SIZE, Page};
+use trueno_zram_core::{PAGE_SIZE, Page};
 
+use crate::engine::Engine;
+use crate::engines::cpu::Trueno;
 use crate::error::{Error, Result};
 
 /// Bytes that a thread writes at a time.
@@ -61,18 +62,12 @@ pub fn writers(folder: &Path, len_bytes: usize, threads: NonZeroUsize, rounds: u
 /// # Errors
 /// [`Error::Engine`] if the compressor fails.
 pub fn batches(pages: &[Page], pool: &Arc<ThreadPool>, rounds: usize) -> Result<Vec<Figure>> {
-    let failed = || Error::engine("batches on the CPU");
-    let set = InstructionSet::detect();
-    let mut codec = CpuBatchCompressor::with_pool(Algorithm::Lz4, set, Arc::clone(pool)).map_err(failed())?;
-    let (mut batch, mut restored) = (CompressedBatch::new(), vec![[0; PAGE_SIZE]; pages.len()]);
+    let mut engine = Trueno::cpu(pool)?;
+    let mut restored = vec![[0; PAGE_SIZE]; pages.len()];
     let (mut compress_s, mut decompress_s) = (f64::INFINITY, f64::INFINITY);
     for _ in 0..rounds {
-        let start = Instant::now();
-        codec.compress_into(pages, &mut batch, &()).map_err(failed())?;
-        compress_s = compress_s.min(start.elapsed().as_secs_f64());
-        let start = Instant::now();
-        codec.decompress_into(&batch, &mut restored, &()).map_err(failed())?;
-        decompress_s = decompress_s.min(start.elapsed().as_secs_f64());
+        compress_s = compress_s.min(engine.compress(pages)?.as_secs_f64());
+        decompress_s = decompress_s.min(engine.decompress(&mut restored)?.as_secs_f64());
     }
     let bytes = (pages.len() * PAGE_SIZE) as f64;
     let figure = |name: &str, seconds: f64| (name.to_owned(), bytes / seconds / 1e9);

@@ -12,7 +12,7 @@ use trueno_zram_core::{CompressedBatch, CpuBatchCompressor, IndexEntry, PAGE_SIZ
 use super::codec::{BLOCK_BOUND, Block, BlockCodec, C_LZ4, MakeCodec, ZSTD_3};
 use super::resident::{Session, device_failed};
 use super::{C_LZ4_BLOCKS, Engines};
-use crate::engine::Engine;
+use crate::engine::{Engine, compare};
 use crate::error::{Error, Result};
 use crate::kernels::ZSTD_3_FRAMES;
 
@@ -131,10 +131,7 @@ impl<'a> KernelEngine<'a> {
         let packed = self.session.download(&self.packed, end)?;
         let batch = CompressedBatch::from_parts(packed, entries).map_err(&failed)?;
         let restored = CpuBatchCompressor::default().decompress(&batch).map_err(&failed)?;
-        match restored.iter().zip(pages).position(|(restored, page)| restored != page) {
-            Some(page) => Err(Error::NotRestored { engine: self.name.clone(), page }),
-            None => Ok(()),
-        }
+        compare(&self.name, &restored, pages)
     }
 }
 

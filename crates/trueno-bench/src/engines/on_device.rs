@@ -6,7 +6,7 @@ use trueno_zram_core::gpu::{BatchTimes, DevicePages, GpuBatchCompressor, GpuBatc
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, Page};
 
 use super::cpu::Pool;
-use crate::engine::Engine;
+use crate::engine::{Engine, compare};
 use crate::error::{Error, Result};
 
 /// `GpuBatchCompressor` on pages that stay on the device.
@@ -74,10 +74,7 @@ impl Engine for OnDevice {
         let batch = self.packed.download().map_err(&failed)?;
         self.held_bytes = batch.stats().bytes_out;
         let restored = CpuBatchCompressor::default().decompress(&batch).map_err(&failed)?;
-        match restored.iter().zip(pages).position(|(restored, page)| restored != page) {
-            Some(page) => Err(Error::NotRestored { engine: self.name.to_owned(), page }),
-            None => Ok(()),
-        }
+        compare(self.name, &restored, pages)
     }
 
     fn compress(&mut self, _: &[Page]) -> Result<Duration> {

@@ -16,42 +16,24 @@ const WITH_VALUE: [&str; 7] =
     ["--threads", "--backend", "--output", "--output-dir", "--level", "--algorithm", "--base"];
 const LETTERS_WITH_VALUE: &[u8] = b"To";
 
-/// The command that a line without one stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CompatMode {
-    Compress,
-    Decompress,
-    Test,
-    Inspect,
+/// Returns the command that a short option stands for.
+fn command_of_letter(letter: u8) -> Option<&'static str> {
+    match letter {
+        b'z' => Some("compress"),
+        b'd' => Some("decompress"),
+        b't' => Some("test"),
+        _ => None,
+    }
 }
 
-impl CompatMode {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Compress => "compress",
-            Self::Decompress => "decompress",
-            Self::Test => "test",
-            Self::Inspect => "inspect",
-        }
-    }
-
-    fn of_letter(letter: u8) -> Option<Self> {
-        match letter {
-            b'z' => Some(Self::Compress),
-            b'd' => Some(Self::Decompress),
-            b't' => Some(Self::Test),
-            _ => None,
-        }
-    }
-
-    fn of_long(option: &[u8]) -> Option<Self> {
-        match option {
-            b"--compress" => Some(Self::Compress),
-            b"--decompress" | b"--uncompress" => Some(Self::Decompress),
-            b"--test" => Some(Self::Test),
-            b"--list" => Some(Self::Inspect),
-            _ => None,
-        }
+/// Returns the command that a long option stands for.
+fn command_of_long(option: &[u8]) -> Option<&'static str> {
+    match option {
+        b"--compress" => Some("compress"),
+        b"--decompress" | b"--uncompress" => Some("decompress"),
+        b"--test" => Some("test"),
+        b"--list" => Some("inspect"),
+        _ => None,
     }
 }
 
@@ -62,27 +44,27 @@ pub(crate) fn with_command(args: Vec<OsString>) -> Result<Vec<OsString>, Failure
         name == "help" || commands.get_subcommands().any(|command| name == command.get_name())
     };
     let Some(line) = CompatLine::read(&args, is_command) else { return Ok(args) };
-    let mode = match (line.mode, &line.first) {
-        (Some(mode), _) => mode,
+    let command = match (line.command, &line.first) {
+        (Some(command), _) => command,
         (None, _) if line.asks_for_help => return Ok(args),
-        (None, Some(file)) if file == "-" => CompatMode::Compress,
+        (None, Some(file)) if file == "-" => "compress",
         (None, Some(file)) if fs::symlink_metadata(file).is_ok() => {
             // As lz4 does.
-            if files::has_suffix(file.as_bytes()) { CompatMode::Decompress } else { CompatMode::Compress }
+            if files::has_suffix(file.as_bytes()) { "decompress" } else { "compress" }
         }
         (None, Some(file)) => {
             let file = file.display();
             return Err(Failure::usage(format!("{file}: no such command or file; see trueno-zram --help")));
         }
         (None, None) if io::stdin().is_terminal() => return Ok(args),
-        (None, None) => CompatMode::Compress,
+        (None, None) => "compress",
     };
     let mut rest = line.rest;
-    if matches!(mode, CompatMode::Test | CompatMode::Inspect) {
+    if matches!(command, "test" | "inspect") {
         // Nothing is written, so these change nothing.
         rest.retain(|arg| !["-c", "-k", "-f", "--stdout", "--keep", "--force"].iter().any(|option| arg == option));
     }
-    let mut result = vec![args.into_iter().next().unwrap_or_default(), mode.name().into()];
+    let mut result = vec![args.into_iter().next().unwrap_or_default(), command.into()];
     result.append(&mut rest);
     Ok(result)
 }
@@ -111,11 +93,11 @@ pub(crate) fn with_level(mut args: Vec<OsString>) -> Vec<OsString> {
 /// A command line without a command.
 #[derive(Debug, Default)]
 struct CompatLine {
-    mode: Option<CompatMode>,
+    command: Option<&'static str>,
     /// The first argument that is not an option.
     first: Option<OsString>,
     asks_for_help: bool,
-    /// All arguments but those that set the mode, short options one by one.
+    /// All arguments but those that set the command, short options one by one.
     rest: Vec<OsString>,
 }
 
@@ -133,8 +115,8 @@ impl CompatLine {
                 let dashes = line.rest.iter().position(|arg| arg == "--").unwrap_or(0);
                 line.first = line.first.or_else(|| line.rest.get(dashes + 1).cloned());
             } else if bytes.starts_with(b"--") {
-                match CompatMode::of_long(bytes) {
-                    Some(mode) => line.mode = Some(mode),
+                match command_of_long(bytes) {
+                    Some(command) => line.command = Some(command),
                     None => line.rest.push(arg.clone()),
                 }
                 line.asks_for_help |= bytes == b"--help" || bytes == b"--version";
@@ -146,7 +128,7 @@ impl CompatLine {
                     line.rest.extend(args.next().cloned());
                 }
             } else {
-                if line.first.is_none() && line.mode.is_none() && is_command(arg) {
+                if line.first.is_none() && line.command.is_none() && is_command(arg) {
                     return None;
                 }
                 line.first.get_or_insert_with(|| arg.clone());
@@ -172,8 +154,8 @@ impl CompatLine {
                 self.rest.push(OsString::from_vec(option));
                 return place + 1 == letters.len();
             }
-            match CompatMode::of_letter(*letter) {
-                Some(mode) => self.mode = Some(mode),
+            match command_of_letter(*letter) {
+                Some(command) => self.command = Some(command),
                 None => self.rest.push(OsString::from_vec(vec![b'-', *letter])),
             }
             self.asks_for_help |= matches!(letter, b'h' | b'V');

@@ -11,7 +11,7 @@ use trueno_zram_archive::address_map::StoredMap;
 use trueno_zram_archive::process_state::ProcessState;
 use trueno_zram_archive::{PageArchive, Pages};
 use trueno_zram_core::{PAGE_SIZE, Page};
-use trueno_zram_io::{ArchiveChain, Operation, Output, OutputOptions, OutputTarget};
+use trueno_zram_io::{ArchiveChain, Operation, Output, OutputOptions};
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -27,8 +27,9 @@ use crate::process::elf_core::{CoreFile, CorePart};
 /// Pages restored at a time.
 const COPY_PAGES: usize = 64;
 
+/// The result, for scripts.
 #[derive(Debug, Serialize)]
-struct Report<'a> {
+struct CoreReport<'a> {
     file: &'a str,
     output: &'a str,
     pid: u32,
@@ -51,10 +52,7 @@ pub(crate) struct CoreOptions<'a> {
 pub(crate) fn run(options: CoreOptions<'_>, global: &Global) -> Result<ExitCode, Failure> {
     let CoreOptions { archive, bases, output, force } = options;
     let start = Instant::now();
-    let target = if files::is_stdout(output) { OutputTarget::Stdout } else { OutputTarget::Path(output.to_owned()) };
-    if global.json && target == OutputTarget::Stdout {
-        return Err(report::json_needs_stdout());
-    }
+    let target = files::single_target(output, global)?;
     let name = archive.display().to_string();
     let no_snapshot = || Failure::at(&name, "is not a snapshot of a process; `trueno-zram snapshot` makes one");
     let chain = bases.opener().open_chain(archive).map_err(|error| open_failure(&name, error))?;
@@ -97,7 +95,7 @@ pub(crate) fn run(options: CoreOptions<'_>, global: &Global) -> Result<ExitCode,
     json::print(
         global,
         "restore",
-        &Report { file: &name, output: &output_name, pid: map.pid, threads, bytes_out, seconds },
+        &CoreReport { file: &name, output: &output_name, pid: map.pid, threads, bytes_out, seconds },
     )?;
     Ok(ExitCode::SUCCESS)
 }

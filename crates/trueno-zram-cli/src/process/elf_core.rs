@@ -22,6 +22,8 @@ const X86_64: u16 = 62;
 const AARCH64: u16 = 183;
 const LOAD: u32 = 1;
 const NOTE: u32 = 4;
+/// The flag `PF_R` of a segment.
+const READABLE: u32 = 4;
 /// The number of segments is in the first section header.
 const MANY_SEGMENTS: u16 = 0xffff;
 const NT_PRSTATUS: u32 = 1;
@@ -46,6 +48,17 @@ struct Segment {
     /// 0 for memory that is not in the file.
     file_len: u64,
     flags: u32,
+}
+
+impl Segment {
+    /// Appends its program header. It begins at `offset` in the file.
+    fn put(self, out: &mut Vec<u8>, kind: u32, offset: u64, align: u64) {
+        put32(out, kind);
+        put32(out, self.flags);
+        for value in [offset, self.address, 0, self.file_len, self.memory_len, align] {
+            put64(out, value);
+        }
+    }
 }
 
 /// A part of the file after the headers.
@@ -86,7 +99,7 @@ impl CoreFile {
 
     fn add(&mut self, mapping: StoredMapping<'_>) {
         let permissions = mapping.flags.permissions();
-        let flags = ['r', 'w', 'x'].into_iter().zip([4, 2, 1]);
+        let flags = ['r', 'w', 'x'].into_iter().zip([READABLE, 2, 1]);
         let flags = flags.map(|(letter, bit)| if permissions.contains(letter) { bit } else { 0 }).sum();
         let mut open: Option<Segment> = None;
         for run in mapping.runs() {
@@ -121,11 +134,11 @@ impl CoreFile {
         let notes_at = sections_at(count) + sections_len;
         let pages_at = (notes_at + self.notes.len()).next_multiple_of(PAGE_SIZE);
         let mut out = self.header(count, many);
-        put_segment(&mut out, NOTE, 4, notes_at as u64, 0, [self.notes.len() as u64, 0], 4);
+        let notes = Segment { address: 0, memory_len: 0, file_len: self.notes.len() as u64, flags: READABLE };
+        notes.put(&mut out, NOTE, notes_at as u64, 4);
         let mut at = pages_at as u64;
         for segment in &self.segments {
-            let lens = [segment.file_len, segment.memory_len];
-            put_segment(&mut out, LOAD, segment.flags, at, segment.address, lens, PAGE_SIZE as u64);
+            segment.put(&mut out, LOAD, at, PAGE_SIZE as u64);
             at += segment.file_len;
         }
         if many {
@@ -251,14 +264,6 @@ fn put_note(out: &mut Vec<u8>, kind: u32, bytes: &[u8]) {
     for part in [&NAME[..], bytes] {
         out.extend_from_slice(part);
         out.resize(out.len().next_multiple_of(4), 0);
-    }
-}
-
-fn put_segment(out: &mut Vec<u8>, kind: u32, flags: u32, at: u64, address: u64, lens: [u64; 2], align: u64) {
-    put32(out, kind);
-    put32(out, flags);
-    for value in [at, address, 0, lens[0], lens[1], align] {
-        put64(out, value);
     }
 }
 

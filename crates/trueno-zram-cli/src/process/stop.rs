@@ -3,7 +3,6 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Dir, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use trueno_zram_io::interrupt::Cleanup;
@@ -50,7 +49,7 @@ impl Stopped {
             Self { _resume: Some(resume) }
         };
         let begun = Instant::now();
-        while !all_stand_still(process).map_err(|e| ProcessError::io(pid, "task", e.into()))? {
+        while !all_stand_still(process)? {
             if begun.elapsed() > PATIENCE {
                 return Err(ProcessError::DidNotStop { pid, waited: PATIENCE });
             }
@@ -61,23 +60,14 @@ impl Stopped {
 }
 
 /// Returns `true` if no thread of the process runs. The signal is sent to the process; its threads stop one by one.
-fn all_stand_still(process: &Process) -> Result<bool, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let tasks = openat(&process.dir, "task", flags, Mode::empty())?;
-    for entry in Dir::read_from(&tasks)? {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy();
-        if name.starts_with('.') {
-            continue;
-        }
+fn all_stand_still(process: &Process) -> Result<bool, ProcessError> {
+    let stands_still = |thread: &u32| {
         // A thread that has exited does not run.
-        let stat = read_text(&process.dir, &format!("task/{name}/stat")).unwrap_or_default();
+        let stat = read_text(&process.dir, &format!("task/{thread}/stat")).unwrap_or_default();
         // Stopped, held by a debugger, ended.
-        if state_of(&stat).is_some_and(|state| !['T', 't', 'Z', 'X'].contains(&state)) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+        state_of(&stat).is_none_or(|state| ['T', 't', 'Z', 'X'].contains(&state))
+    };
+    Ok(process.threads()?.iter().all(stands_still))
 }
 
 /// Returns the state, which follows the command. The command is in brackets and may hold any character.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
@@ -37,23 +37,8 @@ pub(crate) struct ReadProcess {
     pub(crate) stopped_for: Option<Duration>,
 }
 
-/// The sending end of a channel of windows.
-enum Shelf {
-    /// Without a bound.
-    Open(std::sync::mpsc::Sender<Result<Arc<Vec<Page>>, ProcessError>>),
-    /// With room for a few windows.
-    Bounded(SyncSender<Result<Arc<Vec<Page>>, ProcessError>>),
-}
-
-impl Shelf {
-    /// Returns `false` if the receiver is gone.
-    fn put(&self, window: Result<Arc<Vec<Page>>, ProcessError>) -> bool {
-        match self {
-            Self::Open(shelf) => shelf.send(window).is_ok(),
-            Self::Bounded(shelf) => shelf.send(window).is_ok(),
-        }
-    }
-}
+/// Sends a window to the compression. Returns `false` if the receiver is gone.
+type SendWindow = Box<dyn Fn(Result<Arc<Vec<Page>>, ProcessError>) -> bool + Send>;
 
 impl<'scope> Windows<'scope> {
     /// Reads a process on a thread of `scope` and the threads of `reader`. A process that was stopped at `stopped` is read to its
@@ -65,16 +50,16 @@ impl<'scope> Windows<'scope> {
         stopped: Option<(Stopped, Instant)>,
     ) -> io::Result<Self> {
         let reads_first = stopped.is_some() && may_hold(reader.most_bytes());
-        let (shelf, windows) = if reads_first {
-            let (shelf, windows) = channel();
-            (Shelf::Open(shelf), windows)
+        let (send, windows): (SendWindow, _) = if reads_first {
+            let (sender, windows) = channel();
+            (Box::new(move |window| sender.send(window).is_ok()), windows)
         } else {
-            let (shelf, windows) = sync_channel(WAITING);
-            (Shelf::Bounded(shelf), windows)
+            let (sender, windows) = sync_channel(WAITING);
+            (Box::new(move |window| sender.send(window).is_ok()), windows)
         };
         let (told, is_read) = channel();
         let read = move || {
-            let read = read_all(reader, stopped, &shelf);
+            let read = read_all(reader, stopped, &send);
             // Nobody listens unless the process is read first.
             let _ = told.send(());
             read
@@ -99,7 +84,11 @@ impl<'scope> Windows<'scope> {
     }
 }
 
-fn read_all(mut reader: MemoryReader<'_, Process>, stopped: Option<(Stopped, Instant)>, shelf: &Shelf) -> ReadProcess {
+fn read_all(
+    mut reader: MemoryReader<'_, Process>,
+    stopped: Option<(Stopped, Instant)>,
+    send: &SendWindow,
+) -> ReadProcess {
     loop {
         let mut window = vec![[0; PAGE_SIZE]; WINDOW_PAGES];
         let filled = reader.fill(&mut window);
@@ -107,10 +96,10 @@ fn read_all(mut reader: MemoryReader<'_, Process>, stopped: Option<(Stopped, Ins
             Ok(0) => break,
             Ok(pages) => {
                 window.truncate(pages);
-                shelf.put(Ok(Arc::new(window)))
+                send(Ok(Arc::new(window)))
             }
             Err(error) => {
-                shelf.put(Err(error));
+                send(Err(error));
                 false
             }
         };

@@ -17,7 +17,7 @@ const OF_GPU: [&str; 2] = ["cudarc", "trueno-zram-kernels"];
 /// Members of the workspace that are not published.
 const UNPUBLISHED: [&str; 4] = ["trueno-test-kernels", "trueno-test-pages", "trueno-test-restore", "xtask"];
 
-/// Builds each library alone: without features, with the default ones, and with all.
+/// Builds each library alone, without features, with the default ones, and with all; and the tool as it is released and with all.
 pub(crate) fn check_alone() -> Result<(), String> {
     for package in WITHOUT_GPU {
         let tree = output("cargo", &["tree", "--locked", "--edges", "normal", "--prefix", "none", "-p", package])?;
@@ -29,6 +29,9 @@ pub(crate) fn check_alone() -> Result<(), String> {
         for features in ["--no-default-features", "", "--all-features"] {
             cargo(&format!("clippy --locked -p {package} --lib {features} -- -D warnings"))?;
         }
+    }
+    for features in ["", "--features ublk,rivals"] {
+        cargo(&format!("clippy --locked -p trueno-zram --bins {features} -- -D warnings"))?;
     }
     // Without libzstd: its files are refused with an error that names the feature.
     cargo("test --quiet --locked -p trueno-zram-archive --no-default-features --lib --test without_zstd")?;

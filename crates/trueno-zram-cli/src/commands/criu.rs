@@ -12,7 +12,10 @@ use trueno_zram_io::open_regular_file;
 use crate::args::{Global, compression::CompressionArgs};
 use crate::commands::{compress, decompress};
 use crate::failure::{Failure, FailureKind};
-use crate::files::{delta::BasesArgs, restore::open_failure};
+use crate::files::{
+    delta::BasesArgs,
+    restore::{input_failure, open_failure},
+};
 
 /// Compress the memory in CRIU's image directories, and restore processes from it page by page.
 ///
@@ -126,6 +129,7 @@ fn open_dir(path: &Path) -> Result<ImageDir, Failure> {
 fn failure(error: Error) -> Failure {
     match error {
         Error::Io { path, source } => Failure::io(path.display(), &source),
+        Error::Archive { path, source } => input_failure(&path.display().to_string(), source),
         error => Failure::new(FailureKind::Other, error),
     }
 }

@@ -39,7 +39,7 @@ pub(crate) fn fill_file(
     };
     let target = file.metadata().map_err(|error| Failure::io(name, &error))?;
     if FileId::of(&target) == FileId::of(&input.metadata) {
-        return Err(Failure::at(name, "is the input itself; nothing was changed"));
+        return Err(Failure::refused(name, "is the input itself; nothing was changed"));
     }
     if let Some(chain) = chain {
         let bases = NeededFiles::of_base(chain.bases());

@@ -38,13 +38,15 @@ fn an_existing_file_is_filled_and_not_replaced() {
     fs::hard_link(path("image.lz4"), path("twin")).unwrap();
     let archive = fs::read(path("image.lz4")).unwrap();
     for itself in ["image.lz4", "link", "twin"] {
-        run(folder.path(), &["decompress", "--in-place", "image.lz4", "-o", itself]).fails(&["is the input itself"]);
+        let args = ["decompress", "--in-place", "image.lz4", "-o", itself, "--json"];
+        run(folder.path(), &args).fails_as("refused", &[itself]);
         assert!(fs::read(path("image.lz4")).unwrap() == archive, "{itself}");
     }
-    run(folder.path(), &["decompress", "--in-place", "image", "-o", "image.lz4"]).fails(&["not"]);
+    let swapped = ["decompress", "--in-place", "image", "-o", "image.lz4", "--json"];
+    run(folder.path(), &swapped).fails_as("not_compressed", &["image: "]);
     assert!(fs::read(path("image.lz4")).unwrap() == archive, "arguments in the wrong order change nothing");
-    let missing = ["decompress", "--in-place", "image.lz4", "-o", "missing"];
-    run(folder.path(), &missing).fails(&["missing", "No such file"]);
+    let missing = ["decompress", "--in-place", "image.lz4", "-o", "missing", "--json"];
+    run(folder.path(), &missing).fails_as("not_found", &["missing: "]);
     run(folder.path(), &["decompress", "--in-place", "image.lz4"]).refuses(&["--output"]);
     run(folder.path(), &["decompress", "--in-place", "image.lz4", "--output-dir", "."]).refuses(&["--output-dir"]);
 }
@@ -115,7 +117,8 @@ fn a_damaged_archive_leaves_nothing_in_the_file() {
     archive[middle] ^= 1;
     fs::write(path("image.lz4"), archive).unwrap();
     fs::write(path("old"), vec![0xee; 100_000]).unwrap();
-    run(folder.path(), &["decompress", "--in-place", "image.lz4", "-o", "old"]).fails(&["image.lz4"]);
+    run(folder.path(), &["decompress", "--in-place", "image.lz4", "-o", "old", "--json"])
+        .fails_as("damaged", &["image.lz4: "]);
     assert!(fs::read(path("old")).unwrap().iter().all(|byte| *byte == 0));
 }
 
@@ -152,7 +155,7 @@ fn where_holes_cannot_be_punched_the_file_never_becomes_shorter() {
     fs::write(folder.join("image"), &content).unwrap();
     run(folder, &["compress", "-q", "image"]).ok();
     fs::write(folder.join("memory"), vec![0xee; 150 * 4096]).unwrap();
-    let args = ["decompress", "-q", "--in-place", "image.lz4", "-o", "memory"];
+    let args = ["decompress", "-q", "--in-place", "image.lz4", "-o", "memory", "--json"];
     // Somebody may have mapped the file, and would get SIGBUS: there is no call to make it shorter.
     run_refusing(folder, &args, "fallocate,ftruncate:EOPNOTSUPP").ok();
     let filled = fs::read(folder.join("memory")).unwrap();
@@ -164,6 +167,6 @@ fn where_holes_cannot_be_punched_the_file_never_becomes_shorter() {
     let middle = archive.len() / 2;
     archive[middle] ^= 1;
     fs::write(folder.join("image.lz4"), archive).unwrap();
-    run_refusing(folder, &args, "fallocate,ftruncate:EOPNOTSUPP").fails(&["image.lz4: page"]);
+    run_refusing(folder, &args, "fallocate,ftruncate:EOPNOTSUPP").fails_as("damaged", &["image.lz4: "]);
     assert!(fs::read(folder.join("memory")).unwrap() == vec![0; 150 * 4096]);
 }

@@ -50,9 +50,10 @@ fn files_that_are_no_archives_are_refused() {
     let folder = folder();
     let folder = folder.path();
     fs::write(folder.join("image"), image(10)).unwrap();
-    run(folder, &["serve", "image", "--overlay", "--nbd", "unix:nbd"]).fails(&["image"]);
-    run(folder, &["serve", "image", "--nbd", "unix:nbd"]).fails(&["image"]);
-    run(folder, &["serve", "--size", "1M", "--load", "image", "--nbd", "unix:nbd"]).fails(&["image"]);
+    let serve = |args: &[&str]| run(folder, &[&["serve", "--nbd", "unix:nbd", "--json"], args].concat());
+    serve(&["image", "--overlay"]).fails_as("other", &["image: "]);
+    serve(&["image"]).fails_as("other", &["image: "]);
+    serve(&["--size", "1M", "--load", "image"]).fails_as("other", &["image: "]);
 }
 
 #[test]

@@ -324,14 +324,13 @@ impl Point {
 
 /// Geometric means over the corpora, one for each engine and number of threads, in the order of the rows.
 pub(crate) fn means(rows: &[Row], quotients: &[Quotient], bars: &[&'static str]) -> Vec<Mean> {
-    let mut keys: Vec<(&str, usize)> = rows.iter().map(|row| (row.engine.as_str(), row.threads)).collect();
-    let mut seen = Vec::new();
-    keys.retain(|key| {
-        !seen.contains(key) && {
-            seen.push(*key);
-            true
+    let mut keys: Vec<(&str, usize)> = Vec::new();
+    for row in rows {
+        let key = (row.engine.as_str(), row.threads);
+        if !keys.contains(&key) {
+            keys.push(key);
         }
-    });
+    }
     let mean = |(engine, threads): (&str, usize)| {
         let of_engine: Vec<&Row> =
             rows.iter().filter(|row| (row.engine.as_str(), row.threads) == (engine, threads)).collect();

@@ -219,7 +219,7 @@ impl Engine {
         }
     }
 
-    /// The codec for readers of archives. None where the CPU may decode: it does so beside the reading, and as fast as that.
+    /// Returns the codec for readers of archives; `None` where the CPU may decode, which it does beside the reading, and as fast.
     pub(crate) fn codec(&mut self) -> Option<&mut dyn BatchCodec> {
         if self.lanes.is_empty() { Some(self.codec.any_mut()) } else { None }
     }

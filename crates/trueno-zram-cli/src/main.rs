@@ -1,4 +1,20 @@
-//! `trueno-zram`: compresses memory images into standard .lz4 and .zst files.
+//! The command `trueno-zram`: compresses memory images, VM snapshots and the memory of running processes into standard `.lz4` and
+//! `.zst` files with an index, and restores, serves and inspects them.
+//!
+//! ```console
+//! $ trueno-zram compress memory.img                                  # memory.img.lz4; lz4 -d reads it
+//! $ trueno-zram extract memory.img.lz4 --pages 300..310 -o pages.bin # reads those pages alone
+//! $ trueno-zram snapshot PID -o process.lz4                          # the memory of a running process
+//! $ trueno-zram restore --uffd vm.sock vm.mem.lz4                    # a VM runs while its memory is restored
+//! $ trueno-zram serve --size 8G --nbd unix:ram.sock                  # compressed memory as a block device
+//! ```
+//!
+//! `trueno-zram help` lists the commands. The repository's docs/FILES.md, RESTORE.md and SERVE.md describe their options, JSON.md what
+//! `--json` prints. The exit code is 0 for success, 1 if anything failed, and 2 for wrong usage.
+//!
+//! This crate has arguments, words and exit codes only: a module per command in `commands`, what they print in `print`, their
+//! files in `files`, the codec that they use in `engine`. The work is done by `trueno-zram-archive`, `-io`, `-restore`, `-criu`, `-store` and
+//! `-serve`, which programs use directly.
 #![deny(unsafe_code)]
 // A line that cannot be written must not panic: see `print::messages`.
 #![deny(clippy::print_stderr, clippy::print_stdout)]

@@ -102,7 +102,7 @@ struct CompatLine {
 }
 
 impl CompatLine {
-    /// None if the line names a command.
+    /// Reads the arguments; `None` if they name a command.
     fn read(args: &[OsString], is_command: impl Fn(&OsStr) -> bool) -> Option<Self> {
         let mut line = Self::default();
         let mut args = args.iter().skip(1);
@@ -138,7 +138,7 @@ impl CompatLine {
         Some(line)
     }
 
-    /// Reads short options that share a dash; whether the value of the last one is the next argument.
+    /// Reads short options that share a dash. Returns `true` if the next argument is the value of the last one.
     fn read_letters(&mut self, letters: &[u8]) -> bool {
         let mut place = 0;
         while let Some(letter) = letters.get(place) {

@@ -13,11 +13,11 @@ use trueno_zram_archive::{PageArchive, Pages};
 use trueno_zram_core::{PAGE_SIZE, Page};
 use trueno_zram_io::{ArchiveChain, Operation, Output, OutputOptions};
 
+use super::restore_uffd::Args;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::files::{
     self,
-    delta::BasesArgs,
     needed_files::NeededFiles,
     restore::{input_failure, open_failure},
 };
@@ -38,19 +38,9 @@ struct CoreReport<'a> {
     seconds: f64,
 }
 
-/// The core file to make of a snapshot.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CoreOptions<'a> {
-    pub(crate) archive: &'a Path,
-    pub(crate) bases: &'a BasesArgs,
-    pub(crate) output: &'a Path,
-    /// Overwrite the core file.
-    pub(crate) force: bool,
-}
-
-/// Writes the core file of a snapshot.
-pub(crate) fn run(options: CoreOptions<'_>, global: &Global) -> Result<ExitCode, Failure> {
-    let CoreOptions { archive, bases, output, force } = options;
+/// Writes the core file of a snapshot to `output`.
+pub(super) fn run(args: &Args, output: &Path, global: &Global) -> Result<ExitCode, Failure> {
+    let Args { archive, bases, force, .. } = args;
     let start = Instant::now();
     let target = files::single_target(output, global)?;
     let name = archive.display().to_string();
@@ -65,7 +55,7 @@ pub(crate) fn run(options: CoreOptions<'_>, global: &Global) -> Result<ExitCode,
     let core = CoreFile::new(&map, state.as_ref()).map_err(|error| Failure::at(&name, error))?;
 
     // A process's memory can hold secrets.
-    let options = OutputOptions::default().with_force(force).with_binary(true).with_sparse(true).with_private(true);
+    let options = OutputOptions::default().with_force(*force).with_binary(true).with_sparse(true).with_private(true);
     let mut out = Output::create(&target, None, options)?;
     let output_name = out.name.clone();
     let written = |result: io::Result<()>| {

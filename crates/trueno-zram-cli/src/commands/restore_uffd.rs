@@ -14,7 +14,7 @@ use serde::Serialize;
 use trueno_zram_io::UnixSocket;
 use trueno_zram_restore::{Ending, Error, LazyRestore, Notice, OnDamage, RestoreOptions, RestoreReport, Touches};
 
-use super::restore_core::{self, CoreOptions};
+use super::restore_core;
 use crate::args::{Global, parse_whole, ranges::parse_number};
 use crate::failure::Failure;
 use crate::files::{
@@ -48,7 +48,7 @@ use crate::signals;
 pub(crate) struct Args {
     /// The archive of the memory, or a delta.
     #[arg(value_name = "ARCHIVE")]
-    archive: PathBuf,
+    pub(super) archive: PathBuf,
     /// Serve VMs. The socket to listen on; it is created, and only its owner may connect.
     #[arg(long, value_name = "SOCKET", group = "mode")]
     uffd: Option<PathBuf>,
@@ -59,7 +59,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "FILE", requires = "elf_core")]
     output: Option<PathBuf>,
     #[command(flatten)]
-    bases: BasesArgs,
+    pub(super) bases: BasesArgs,
     /// End after this many VMs. Connections that send nothing in time do not count, and do not change the exit code.
     #[arg(long, value_name = "N", value_parser = parse_whole::<NonZeroUsize>)]
     vms: Option<NonZeroUsize>,
@@ -86,7 +86,7 @@ pub(crate) struct Args {
     in_memory: bool,
     /// Restore from an archive without block checksums, whose damage would not be noticed; overwrite the core file.
     #[arg(short, long)]
-    force: bool,
+    pub(super) force: bool,
 }
 
 /// The treatment of damaged pages.
@@ -135,10 +135,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     }
     match (&args.uffd, &args.output) {
         (Some(socket), _) => serve_vms(args, socket, global),
-        (_, Some(output)) => {
-            let Args { archive, bases, force, .. } = args;
-            restore_core::run(CoreOptions { archive, bases, output, force: *force }, global)
-        }
+        (_, Some(output)) => restore_core::run(args, output, global),
         (None, None) => Err(Failure::usage("give --uffd or --elf-core")),
     }
 }

@@ -126,7 +126,7 @@ fn up_to_mount(mount: &Mount, path: &str, version: &Version) -> Vec<SystemMemory
     below.ancestors().filter_map(|below| group_memory(&mount.point.join(below), version)).collect()
 }
 
-/// The memory of a group; none if it has no limit.
+/// Returns the memory of a group; `None` if it has no limit.
 fn group_memory(group: &Path, version: &Version) -> Option<SystemMemory> {
     let number = |name: &str| fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
     // No limit is the word `max`.

@@ -20,7 +20,7 @@ pub(crate) struct MapsLine {
 const HELD: [&str; 4] = ["Rss", "Swap", "Private_Hugetlb", "Shared_Hugetlb"];
 
 impl MapsLine {
-    /// The whole text; none if it is not of that form.
+    /// Parses the whole text; `None` if it is not of that form.
     pub(super) fn parse_all(text: &str) -> Option<Vec<Self>> {
         let mut ranges: Vec<Self> = Vec::new();
         for line in text.lines() {

@@ -42,9 +42,9 @@ pub(crate) struct Process {
 
 /// A source of a process's pages: `/proc`, or a test. Several threads read from it.
 pub(crate) trait MemorySource: Sync {
-    /// Fills in entries of the pagemap, from the page at `address` on; how many.
+    /// Fills in entries of the pagemap, from the page at `address` on. Returns their number.
     fn page_entries(&self, address: u64, entries: &mut [u64]) -> io::Result<usize>;
-    /// Reads memory; how many bytes, and 0 if the process is no more.
+    /// Reads memory. Returns the number of bytes; 0 if the process is no more.
     fn memory(&self, address: u64, bytes: &mut [u8]) -> io::Result<usize>;
 }
 

@@ -114,7 +114,7 @@ impl<'a, S: MemorySource> MemoryReader<'a, S> {
         wanted.map(|line| line.held_kib.saturating_mul(1024)).fold(0, u64::saturating_add)
     }
 
-    /// Reads on into `room`; the pages read. Fewer than there is room for only at the end.
+    /// Reads on into `room`. Returns the number of pages read: fewer than there is room for only at the end.
     pub(crate) fn fill(&mut self, room: &mut [Page]) -> Result<usize, ProcessError> {
         let mut filled = 0;
         while filled < room.len() {
@@ -174,7 +174,7 @@ impl<'a, S: MemorySource> MemoryReader<'a, S> {
         Ok(steps)
     }
 
-    /// Begins the next range that is wanted; none at the end.
+    /// Begins the next range that is wanted; `None` at the end.
     fn next_range(&mut self, steps: &mut Vec<ReadStep>) -> Option<RangeCursor> {
         loop {
             let line = self.lines.next()?;

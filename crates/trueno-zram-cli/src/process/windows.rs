@@ -72,7 +72,7 @@ impl<'scope> Windows<'scope> {
         Ok(Self { windows, reading: Some(reading) })
     }
 
-    /// The next window; none at the end.
+    /// Returns the next window; `None` at the end.
     pub(crate) fn next(&self) -> Result<Option<Arc<Vec<Page>>>, ProcessError> {
         self.windows.recv().ok().transpose()
     }

@@ -180,7 +180,7 @@ fn lazy_pages_makes_its_directory_and_socket_and_removes_both() {
     run(folder.path(), &["criu", "lazy-pages", "images", "--lazy-dir", "images", "--json"])
         .fails_as("io", &["images: "]);
     fs::write(&socket, b"content").unwrap();
-    run(folder.path(), &other).fails_as("io", &["lazy-pages.socket: "]);
+    run(folder.path(), &other).fails_as("in_use", &["lazy-pages.socket: "]);
     assert_eq!(fs::read(&socket).unwrap(), b"content");
 }
 

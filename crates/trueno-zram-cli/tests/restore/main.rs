@@ -312,7 +312,7 @@ fn what_cannot_be_served_is_refused_before_it_listens() {
     };
     refused(&["socket", "absent"], "not_found", "absent");
     refused(&["socket", "image"], "other", "image");
-    refused(&["image", "image.lz4"], "io", "image");
+    refused(&["image", "image.lz4"], "in_use", "image");
     refused(&["no/socket", "image.lz4"], "not_found", "no/socket");
     refused(&["socket", "--prefetch", "image", "image.lz4"], "other", "image");
     refused(&["socket", "--prefetch", "absent", "image.lz4"], "not_found", "absent");

@@ -58,7 +58,7 @@ fn what_a_client_writes_is_shown_saved_and_loaded() {
     for (name, options, magic) in [
         ("saved.lz4", &[][..], [0x04, 0x22, 0x4d, 0x18]),
         ("saved.zst", &[][..], [0x28, 0xb5, 0x2f, 0xfd]),
-        ("other", &["--algorithm", "zstd:1", "--export", "ram"][..], [0x28, 0xb5, 0x2f, 0xfd]),
+        ("other", &["--algorithm", "zstd:1"][..], [0x28, 0xb5, 0x2f, 0xfd]),
     ] {
         let saved = run(folder, &[&["save", "control", name, "--json"], options].concat()).ok().json();
         assert_eq!(saved[0]["bytes_in"], SIZE);

@@ -23,6 +23,17 @@ use crate::timing::{median, repeat};
 const MOST_STAGE_PAGES: usize = 2048;
 
 /// A run that is ready to start.
+///
+/// ```no_run
+/// use trueno_bench::bench::Bench;
+/// use trueno_bench::{Gpu, Rivals, RunSettings, html, load};
+///
+/// let corpora = load(&[], 1000)?;
+/// let run = RunSettings { rounds: 7, pages: 8192, threads: std::thread::available_parallelism().unwrap() };
+/// let document = Bench::new(Gpu::find(), &Rivals::default(), &corpora, run)?.run(&())?;
+/// std::fs::write("report.html", html::page(&document)).unwrap();
+/// # Ok::<(), trueno_bench::Error>(())
+/// ```
 pub struct Bench<'a> {
     lineup: Lineup,
     corpora: &'a [Corpus],

@@ -8,6 +8,40 @@ use crate::error::{Error, Result};
 
 /// Compresses a batch of pages, keeps the result, and restores it.
 ///
+/// ```
+/// use std::time::{Duration, Instant};
+/// use trueno_bench::{Engine, Result, load, verify};
+/// use trueno_zram_core::Page;
+///
+/// /// Keeps pages as they are.
+/// struct Copy(Vec<Page>);
+///
+/// impl Engine for Copy {
+///     fn name(&self) -> &str {
+///         "copy"
+///     }
+///     fn threads(&self) -> usize {
+///         1
+///     }
+///     fn compress(&mut self, pages: &[Page]) -> Result<Duration> {
+///         let start = Instant::now();
+///         self.0 = pages.to_vec();
+///         Ok(start.elapsed())
+///     }
+///     fn held_bytes(&self) -> Result<u64> {
+///         Ok(self.0.as_flattened().len() as u64)
+///     }
+///     fn decompress(&mut self, pages: &mut [Page]) -> Result<Duration> {
+///         let start = Instant::now();
+///         pages.copy_from_slice(&self.0);
+///         Ok(start.elapsed())
+///     }
+/// }
+///
+/// verify(&mut Copy(Vec::new()), &load(&[], 10)?[0].pages)?;
+/// # Ok::<(), trueno_bench::Error>(())
+/// ```
+///
 /// An engine that works in memory of its own copies pages there in [`load`](Self::load) and back in
 /// [`fetch`](Self::fetch), which are not timed.
 pub trait Engine {

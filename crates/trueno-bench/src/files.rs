@@ -33,6 +33,14 @@ type Writer = fn(&File, usize, &ThreadPool) -> io::Result<()>;
 
 /// Measures writers of a new file of `len_bytes` in `folder`, on up to `threads` threads: the best of `rounds` each.
 ///
+/// ```
+/// use std::num::NonZeroUsize;
+///
+/// let figures = trueno_bench::files::writers(&std::env::temp_dir(), 1 << 20, NonZeroUsize::MIN, 1)?;
+/// assert!(figures.iter().all(|(_, gbps)| *gbps > 0.0));
+/// # Ok::<(), trueno_bench::Error>(())
+/// ```
+///
 /// # Errors
 /// [`Error::Io`] if the file cannot be made or written; [`Error::Engine`] if threads cannot be made.
 pub fn writers(folder: &Path, len_bytes: usize, threads: NonZeroUsize, rounds: usize) -> Result<Vec<Figure>> {

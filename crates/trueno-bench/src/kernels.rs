@@ -20,6 +20,17 @@ pub(crate) const ZSTD_3_FRAMES: &str = "zstd-3 frames";
 
 /// Measures every kernel on every corpus, repeated to `run.pages` pages.
 ///
+/// ```no_run
+/// use std::num::NonZeroUsize;
+/// use trueno_bench::{RunSettings, kernels, load, table};
+///
+/// let run = RunSettings { rounds: 5, pages: 65_536, threads: NonZeroUsize::MIN };
+/// let nvcomp = Some(&"libnvcomp.so.6".into());
+/// let document = kernels::run(&load(&[], usize::MAX)?, 0, nvcomp, run, &())?;
+/// println!("{}", table::draw(&document));
+/// # Ok::<(), trueno_bench::Error>(())
+/// ```
+///
 /// # Errors
 /// No GPU, no nvCOMP in the named file, or that of the first engine that fails or restores other pages.
 pub fn run(

@@ -13,6 +13,16 @@ use crate::timing::{median, repeat};
 pub(crate) const LEAST_TIME: Duration = Duration::from_millis(5);
 
 /// Follows a run, and may stop it.
+///
+/// ```
+/// struct Lines;
+///
+/// impl trueno_bench::Observer for Lines {
+///     fn begin(&self, what: &str) {
+///         eprintln!("measuring {what}");
+///     }
+/// }
+/// ```
 pub trait Observer {
     /// A part of the run begins.
     fn begin(&self, _what: &str) {}

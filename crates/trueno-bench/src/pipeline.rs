@@ -59,6 +59,16 @@ struct Pipeline {
 
 /// Measures the named sections on `run.pages` pages of all corpora mixed.
 ///
+/// ```no_run
+/// use trueno_bench::pipeline::{self, Section};
+/// use trueno_bench::{RunSettings, load, table};
+///
+/// let run = RunSettings { rounds: 3, pages: 524_288, threads: std::thread::available_parallelism().unwrap() };
+/// let document = pipeline::run(&load(&[], usize::MAX)?, 0, &[Section::Paths], run, &())?;
+/// println!("{}", table::draw(&document));
+/// # Ok::<(), trueno_bench::Error>(())
+/// ```
+///
 /// # Errors
 /// No GPU, or that of the first engine that fails or restores other pages.
 pub fn run(

@@ -124,7 +124,6 @@ pub enum Error {
     #[error("`criu restore` ended before all processes were restored: its log says why")]
     RestoreEnded,
     /// Memory cannot be restored.
-    #[cfg(target_os = "linux")]
     #[error(transparent)]
     Restore(#[from] trueno_zram_restore::Error),
     /// The connection failed.
@@ -140,15 +139,16 @@ impl Error {
 
     /// Opens a regular file: a pipe would wait for its other end.
     pub(crate) fn open(path: &Path) -> Result<File, Self> {
-        open_regular_file(path).map_err(|error| match error {
-            trueno_zram_archive::Error::Read { source, .. } => Self::io(path)(source),
-            error => Self::archive(path)(error),
-        })
+        open_regular_file(path).map_err(Self::archive(path))
     }
 
+    /// The error for a file that cannot be opened as an archive, or not at all.
     pub(crate) fn archive(path: impl Into<PathBuf>) -> impl FnOnce(trueno_zram_archive::Error) -> Self {
         let path = path.into();
-        |source| Self::Archive { path, source }
+        |error| match error {
+            trueno_zram_archive::Error::Read { source, .. } => Self::Io { path, source },
+            source => Self::Archive { path, source },
+        }
     }
 }
 

@@ -6,17 +6,16 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use trueno_zram_archive::Pages;
+use trueno_zram_archive::{PageArchive, Pages, PlainPages};
 use trueno_zram_io::ArchiveOpener;
 
 use crate::error::Error;
 use crate::pagemap::{Pagemap, ReadError};
-use crate::pages_file::open_pages;
 
 /// The name of a pages file ends with this, or with one of the following.
 const PLAIN_SUFFIX: &str = ".img";
 /// Archives and deltas, in the order in which they are looked for.
-pub(crate) const COMPRESSED_SUFFIXES: [&str; 3] = [".img.lz4", ".img.zst", ".img.tzd"];
+const COMPRESSED_SUFFIXES: [&str; 3] = [".img.lz4", ".img.zst", ".img.tzd"];
 
 /// A directory that `criu dump` wrote.
 ///
@@ -35,14 +34,14 @@ pub(crate) const COMPRESSED_SUFFIXES: [&str; 3] = [".img.lz4", ".img.zst", ".img
 /// ```
 #[derive(Debug)]
 pub struct ImageDir {
-    path: PathBuf,
-    processes: Vec<ProcessImage>,
-    shared: Vec<ProcessImage>,
+    pub(crate) path: PathBuf,
+    pub(crate) processes: Vec<PagemapFile>,
+    pub(crate) shared: Vec<PagemapFile>,
 }
 
 /// The pagemap of a process, or of shared memory.
 #[derive(Debug)]
-pub(crate) struct ProcessImage {
+pub(crate) struct PagemapFile {
     /// The number of the process, or of the shared memory.
     pub(crate) id: u64,
     pub(crate) path: PathBuf,
@@ -95,7 +94,7 @@ impl ImageDir {
             let Some(id) = parse_number(digits) else { continue };
             let path = path.join(&name);
             if let Some(pagemap) = read_pagemap(&path)? {
-                images.push(ProcessImage { id, path, pagemap });
+                images.push(PagemapFile { id, path, pagemap });
             }
         }
         if processes.is_empty() {
@@ -129,12 +128,6 @@ impl ImageDir {
         self.processes.iter().chain(&self.shared).any(|image| image.pagemap.pages_id == pages_id)
     }
 
-    /// Returns the directory.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Returns the pages files of the directory that exist.
     ///
     /// # Errors
@@ -144,28 +137,38 @@ impl ImageDir {
         Ok(files.collect())
     }
 
-    pub(crate) fn processes(&self) -> &[ProcessImage] {
-        &self.processes
-    }
-
-    pub(crate) fn shared(&self) -> &[ProcessImage] {
-        &self.shared
-    }
-
-    /// Opens the pages of a process.
-    pub(crate) fn open_pages(&self, image: &ProcessImage, opener: &ArchiveOpener) -> Result<Arc<dyn Pages>, Error> {
-        let pages = open_pages(&self.pages_of(&image.path, image.pagemap.pages_id)?, opener)?;
-        image.pagemap.check_pages(pages.len_bytes(), &image.path)?;
+    /// Opens the pages of a pagemap: a plain file if there is one, else an archive, or a delta with its bases.
+    pub(crate) fn open_pages(&self, file: &PagemapFile, opener: &ArchiveOpener) -> Result<Arc<dyn Pages>, Error> {
+        let pages_id = file.pagemap.pages_id;
+        let path = |suffix: &str| self.path.join(format!("pages-{pages_id}{suffix}"));
+        let plain = path(PLAIN_SUFFIX);
+        let pages = if plain.exists() {
+            open_plain(&plain)?
+        } else {
+            let compressed = COMPRESSED_SUFFIXES.into_iter().map(path).find(|path| path.exists());
+            let compressed = compressed.ok_or_else(|| Error::NoPages { path: file.path.clone(), pages_id })?;
+            open_compressed(&compressed, opener)?
+        };
+        file.pagemap.check_pages(pages.len_bytes(), &file.path)?;
         Ok(pages)
     }
+}
 
-    /// Returns the file of a pagemap's pages: plain if there is one, else an archive.
-    fn pages_of(&self, pagemap: &Path, pages_id: u32) -> Result<PathBuf, Error> {
-        let suffixes = [PLAIN_SUFFIX].into_iter().chain(COMPRESSED_SUFFIXES);
-        let mut candidates = suffixes.map(|suffix| self.path.join(format!("pages-{pages_id}{suffix}")));
-        let found = candidates.find(|path| path.exists());
-        found.ok_or_else(|| Error::NoPages { path: pagemap.into(), pages_id })
+fn open_plain(path: &Path) -> Result<Arc<dyn Pages>, Error> {
+    let file = Error::open(path)?;
+    Ok(Arc::new(PlainPages::new(Arc::new(file)).map_err(Error::archive(path))?))
+}
+
+fn open_compressed(path: &Path, opener: &ArchiveOpener) -> Result<Arc<dyn Pages>, Error> {
+    let archive = opener.open(path).map_err(Error::archive(path))?;
+    let archive = archive.ok_or_else(|| Error::NoIndex { path: path.into() })?;
+    if !archive.notices_damage() {
+        return Err(Error::NoChecksums { path: path.into() });
     }
+    Ok(match archive {
+        PageArchive::Standard(archive) => Arc::new(*archive),
+        PageArchive::Delta(delta) => Arc::new(*delta),
+    })
 }
 
 /// Reads a pagemap; returns `None` for an empty file, as CRIU leaves it for a process without memory, such as a zombie.

@@ -9,7 +9,7 @@ use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_io::ArchiveOpener;
 
 use crate::error::Error;
-use crate::image_dir::{ImageDir, PagesName, ProcessImage, names};
+use crate::image_dir::{ImageDir, PagemapFile, PagesName, names};
 use crate::pagemap::Pagemap;
 
 /// Pages copied at a time.
@@ -57,28 +57,51 @@ impl LazyDir {
     /// # Errors
     /// [`Error::Io`] if a file cannot be written; errors of pagemaps and archives.
     pub fn write(&self, images: &ImageDir, opener: &ArchiveOpener) -> Result<(), Error> {
-        let path = &self.path;
-        let original = fs::canonicalize(images.path()).map_err(Error::io(images.path()))?;
+        let original = fs::canonicalize(&images.path).map_err(Error::io(&images.path))?;
         check_parent(&original)?;
         for name in names(&original)? {
             if !is_rewritten(&name) {
-                let link = path.join(&name);
+                let link = self.path.join(&name);
                 symlink(original.join(&name), &link).map_err(Error::io(&link))?;
             }
         }
-        for process in images.processes() {
-            write_process(images, opener, process, path, without_lazy_pages)?;
+        for process in &images.processes {
+            self.write_pages(images, opener, process, &without_lazy_pages(&process.pagemap))?;
         }
-        for shared in images.shared() {
-            write_process(images, opener, shared, path, Pagemap::clone)?;
+        for shared in &images.shared {
+            self.write_pages(images, opener, shared, &shared.pagemap)?;
         }
         Ok(())
     }
 
-    /// Returns its path.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Writes the pages of a pagemap that `kept` still has, and `kept` in its place.
+    fn write_pages(
+        &self,
+        images: &ImageDir,
+        opener: &ArchiveOpener,
+        file: &PagemapFile,
+        kept: &Pagemap,
+    ) -> Result<(), Error> {
+        let pages = images.open_pages(file, opener)?;
+        let pages_path = self.path.join(format!("pages-{}.img", kept.pages_id));
+        let mut out = BufWriter::new(create(&pages_path)?);
+        let (mut buffer, mut first) = (vec![[0; PAGE_SIZE]; COPY_PAGES], 0);
+        for (entry, kept) in file.pagemap.entries.iter().zip(&kept.entries).filter(|(entry, _)| entry.present) {
+            let (start, end) = (first, first + entry.pages);
+            first = end;
+            let mut next = if kept.present { start } else { end };
+            while next < end {
+                let count = usize::try_from(end - next).unwrap_or(usize::MAX).min(COPY_PAGES);
+                let address = entry.address + (next - start) * PAGE_SIZE as u64;
+                let damaged = |source| Error::Damaged { pid: file.id, address, page: next, source };
+                pages.read(next, &mut buffer[..count]).map_err(damaged)?;
+                out.write_all(buffer[..count].as_flattened()).map_err(Error::io(&pages_path))?;
+                next += count as u64;
+            }
+        }
+        out.flush().map_err(Error::io(&pages_path))?;
+        let pagemap_path = self.path.join(file.path.file_name().unwrap_or_default());
+        create(&pagemap_path)?.write_all(&kept.encode()).map_err(Error::io(&pagemap_path))
     }
 
     /// Removes the directory, even while another thread writes to it: for a process that is about to end.
@@ -118,44 +141,13 @@ fn check_parent(original: &Path) -> Result<(), Error> {
     check_parent(&path)
 }
 
+/// Returns a pagemap that marks the pages that can wait as not present.
 fn without_lazy_pages(pagemap: &Pagemap) -> Pagemap {
     let mut pagemap = pagemap.clone();
     for entry in &mut pagemap.entries {
         entry.present &= !entry.lazy;
     }
     pagemap
-}
-
-/// Writes a pagemap and the pages that it keeps.
-fn write_process(
-    images: &ImageDir,
-    opener: &ArchiveOpener,
-    image: &ProcessImage,
-    to: &Path,
-    keep: impl FnOnce(&Pagemap) -> Pagemap,
-) -> Result<(), Error> {
-    let ProcessImage { path, pagemap, .. } = image;
-    let pages = images.open_pages(image, opener)?;
-    let kept = keep(pagemap);
-    let pages_path = to.join(format!("pages-{}.img", pagemap.pages_id));
-    let mut out = BufWriter::new(create(&pages_path)?);
-    let (mut buffer, mut first) = (vec![[0; PAGE_SIZE]; COPY_PAGES], 0);
-    for (entry, kept) in pagemap.entries.iter().zip(&kept.entries).filter(|(entry, _)| entry.present) {
-        let (start, end) = (first, first + entry.pages);
-        first = end;
-        let mut next = if kept.present { start } else { end };
-        while next < end {
-            let count = usize::try_from(end - next).unwrap_or(usize::MAX).min(COPY_PAGES);
-            let address = entry.address + (next - start) * PAGE_SIZE as u64;
-            let damaged = |source| Error::Damaged { pid: image.id, address, page: next, source };
-            pages.read(next, &mut buffer[..count]).map_err(damaged)?;
-            out.write_all(buffer[..count].as_flattened()).map_err(Error::io(&pages_path))?;
-            next += count as u64;
-        }
-    }
-    out.flush().map_err(Error::io(&pages_path))?;
-    let pagemap_path = to.join(path.file_name().unwrap_or_default());
-    create(&pagemap_path)?.write_all(&kept.encode()).map_err(Error::io(&pagemap_path))
 }
 
 fn create(path: &Path) -> Result<File, Error> {

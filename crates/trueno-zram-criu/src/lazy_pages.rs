@@ -13,7 +13,7 @@ use std::thread;
 
 use rustix::net::sockopt::set_socket_passcred;
 use trueno_zram_connections::{Received, serve_each};
-use trueno_zram_restore::{MissingMemory, Notice, Process, ProcessRestore, RestoreOptions, RestoreReport};
+use trueno_zram_restore::{Notice, Process, ProcessRestore, RestoreOptions, RestoreReport};
 
 use crate::early_checks::EarlyChecks;
 use crate::error::Error;
@@ -172,25 +172,25 @@ impl LazyPages {
             return Err(wrong("without one file descriptor"));
         };
         let number = pid.unsigned_abs();
-        let known = self.memory.lazy_pages(number.into());
+        let known = self.memory.process(number.into());
         let opened = sender.ok_or(wrong("without its sender")).and_then(|sender| Ok(Process::open(sender)?));
         let process = match opened {
             Ok(process) => process,
             Err(error) => {
                 // CRIU ends its processes once it finds the connection closed. Missing pages must not become zeros before.
                 let _ = connection.shutdown(Shutdown::Both);
-                if let Some((extents, source)) = known {
-                    self.restore.poison(MissingMemory { pid: number, uffd: fd, source, extents });
+                if let Some(pages) = known {
+                    self.restore.poison(pages.missing(number, fd));
                 }
                 return Err(error);
             }
         };
-        let Some((extents, source)) = known else {
+        let Some(pages) = known else {
             // It has a userfaultfd, and would wait for its first page forever.
             self.restore.refuse(&process, fd);
             return Err(Error::UnknownProcess { pid });
         };
-        Ok(self.restore.add(process, MissingMemory { pid: number, uffd: fd, source, extents })?)
+        Ok(self.restore.add(process, pages.missing(number, fd))?)
     }
 }
 

@@ -13,28 +13,23 @@
 //!
 //! [CRIU]: https://criu.org
 #![forbid(unsafe_code)]
-#![cfg(unix)]
+#![cfg(target_os = "linux")]
 
-#[cfg(target_os = "linux")]
 mod early_checks;
 mod error;
 mod image_dir;
 mod lazy_dir;
-#[cfg(target_os = "linux")]
 mod lazy_pages;
 mod memory;
 mod pagemap;
-mod pages_file;
 mod wire;
 
 pub use error::{Error, PagemapProblem};
 pub use image_dir::{ImageDir, PagesName};
 pub use lazy_dir::LazyDir;
-#[cfg(target_os = "linux")]
 pub use lazy_pages::{LAZY_PAGES_SOCKET, LazyPages};
 pub use memory::DumpedMemory;
 pub use pagemap::{Pagemap, PagemapEntry};
-pub use pages_file::open_pages;
 
 /// Runs the examples of the README as tests.
 #[cfg(doctest)]

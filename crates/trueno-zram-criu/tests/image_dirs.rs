@@ -1,4 +1,5 @@
 //! Image directories with plain and compressed pages, and the directories of lazy restores made from them.
+#![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
@@ -7,7 +8,7 @@ use std::path::Path;
 use trueno_test_restore::archive_of;
 use trueno_zram_archive::{ArchiveWriter, Format, WriteOptions};
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, Page};
-use trueno_zram_criu::{DumpedMemory, Error, ImageDir, LazyDir, Pagemap, PagemapEntry, open_pages};
+use trueno_zram_criu::{DumpedMemory, Error, ImageDir, LazyDir, Pagemap, PagemapEntry};
 use trueno_zram_io::ArchiveOpener;
 
 const PID: u64 = 4711;
@@ -53,17 +54,18 @@ fn pages_files_are_opened_as_what_their_names_say() {
     let mut zst = ArchiveWriter::new(Vec::new(), options).unwrap();
     let mut codec = CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).unwrap();
     zst.write_batch(&codec.compress(&pages).unwrap()).unwrap();
-    let dir = tempfile::tempdir().unwrap();
+    let pagemap = Pagemap { pages_id: 9, entries: vec![entry(BASE, 2207, false)] }.encode();
     for (name, content) in [
         ("pages-9.img", pages.as_flattened().to_vec()),
         ("pages-9.img.lz4", archive_of(&pages)),
         ("pages-9.img.zst", zst.finish(None).unwrap().0),
     ] {
-        let path = dir.path().join(name);
-        fs::write(&path, content).unwrap();
-        let mut found = vec![[0; PAGE_SIZE]; pages.len()];
-        open_pages(&path, &ArchiveOpener::new()).unwrap().read(0, &mut found).unwrap();
-        assert!(found == pages, "{name}");
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("pagemap-4711.img"), &pagemap).unwrap();
+        fs::write(dir.path().join(name), content).unwrap();
+        let lazy = dir.path().join("lazy");
+        let _lazy = write_lazy_dir(&ImageDir::open(dir.path()).unwrap(), &lazy).unwrap();
+        assert!(fs::read(lazy.join("pages-9.img")).unwrap() == pages.as_flattened(), "{name}");
     }
 }
 

@@ -12,7 +12,7 @@ use crate::on_drop::OnDrop;
 
 /// Spins before yielding.
 const SPINS: u32 = 200;
-/// Yields of a worker before it sleeps. Reading events takes less time than waking a thread. But a handler that waits for a
+/// Yields after that, before a worker sleeps. Reading events takes less time than waking a thread. But a handler that waits for a
 /// core, or for the copy of a worker without one, takes much longer.
 const YIELDS: u32 = 8;
 
@@ -48,12 +48,12 @@ impl Gate {
     pub(crate) fn shut<T>(&self, read: impl FnOnce() -> T) -> T {
         self.closed.store(true, Ordering::SeqCst);
         let _open = OnDrop(|| self.open());
-        while !wait_while(YIELDS, || self.inside.load(Ordering::SeqCst) > 0) {}
+        while !wait_while(|| self.inside.load(Ordering::SeqCst) > 0) {}
         read()
     }
 
     fn wait_until_open(&self) {
-        if wait_while(YIELDS, || self.closed.load(Ordering::Relaxed)) {
+        if wait_while(|| self.closed.load(Ordering::Relaxed)) {
             return;
         }
         let held = self.falling_asleep.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,20 +74,14 @@ impl Gate {
     }
 }
 
-/// Spins, then yields up to this many times. Returns `true` if the condition no longer holds.
+/// Spins, then yields a few times. Returns `true` if the condition no longer holds.
 #[must_use]
-fn wait_while(yields: u32, condition: impl Fn() -> bool) -> bool {
-    for _ in 0..SPINS {
+fn wait_while(condition: impl Fn() -> bool) -> bool {
+    for turn in 0..SPINS + YIELDS {
         if !condition() {
             return true;
         }
-        hint::spin_loop();
-    }
-    for _ in 0..yields {
-        if !condition() {
-            return true;
-        }
-        thread::yield_now();
+        if turn < SPINS { hint::spin_loop() } else { thread::yield_now() }
     }
     !condition()
 }

@@ -76,6 +76,19 @@ fn count(bytes: u64) -> usize {
     usize::try_from(bytes / PAGE).expect("addresses of a process")
 }
 
+/// Memory that was moved or unmapped.
+#[derive(Clone, Debug, Default)]
+struct Change {
+    /// Its units, at their old addresses.
+    former: Vec<UnitSpan>,
+    /// Those among them that were lost by being unmapped.
+    unmapped: Vec<Range<usize>>,
+    /// The addresses that it was moved to.
+    moved_to: Option<Range<u64>>,
+    /// Those among them that got foreign memory: memory without units.
+    foreign: Vec<Range<u64>>,
+}
+
 /// The addresses of all units.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Layout {
@@ -83,17 +96,10 @@ pub(super) struct Layout {
     /// Start addresses by first unit.
     by_unit: BTreeMap<usize, u64>,
     displaced: Vec<UnitSpan>,
-    /// Pieces that were moved or unmapped since no change was under way.
-    former: Vec<UnitSpan>,
-    /// Units among them that were lost by being unmapped.
-    unmapped: Vec<Range<usize>>,
-    /// Addresses that were moved to since no change was under way.
-    moved_to: Vec<Range<u64>>,
-    /// Those among them that got foreign memory: memory without units.
-    foreign: Vec<Range<u64>>,
-    /// The lengths of `former`, `unmapped`, `moved_to` and `foreign` at the last
-    /// [`forget_old`](Self::forget_old).
-    old: [usize; 4],
+    /// The changes since none was under way.
+    changes: Vec<Change>,
+    /// The number of changes at the last [`forget_old`](Self::forget_old).
+    old_changes: usize,
     /// Places where units may still be, by changes that were under way when this process was forked, the oldest first.
     earlier: Vec<UnitSpan>,
     /// Places where they may already be.
@@ -158,18 +164,20 @@ impl Layout {
 
     /// Records that addresses were unmapped. Returns what was there.
     pub(super) fn unmap(&mut self, range: &Range<u64>) -> Vec<UnitSpan> {
-        let moved_to = std::mem::take(&mut self.moved_to);
+        let moved_to: Vec<Range<u64>> = self.changes.iter().filter_map(|change| change.moved_to.clone()).collect();
         let taken = self.take(range, &moved_to);
-        self.moved_to = moved_to;
-        self.former.extend_from_slice(&taken);
+        if !taken.is_empty() {
+            self.changes.push(Change { former: taken.clone(), ..Change::default() });
+        }
         taken
     }
 
-    /// Records that a unit is lost since it was unmapped, and was not given back before.
+    /// Records that a unit of the last change is lost since it was unmapped, and was not given back before.
     pub(super) fn record_unmapped(&mut self, unit: usize) {
-        match self.unmapped.last_mut() {
+        let Some(Change { unmapped, .. }) = self.changes.last_mut() else { return };
+        match unmapped.last_mut() {
             Some(units) if units.end == unit => units.end += 1,
-            _ => self.unmapped.push(unit..unit + 1),
+            _ => unmapped.push(unit..unit + 1),
         }
     }
 
@@ -182,49 +190,41 @@ impl Layout {
                 |span: &UnitSpan| span.part_in(&source).map(shift).into_iter().chain(span.parts_beside(&source));
             *alternatives = alternatives.iter().flat_map(moved).collect();
         }
-        let taken = self.take(&source, &[]);
-        self.former.extend_from_slice(&taken);
+        let former = self.take(&source, &[]);
         let target = to..to.saturating_add(len);
         let displaced = self.cut(&target);
         self.displaced.extend(displaced);
-        self.moved_to.push(target.clone());
-        let moved: Vec<UnitSpan> = taken.into_iter().map(shift).collect();
+        let moved: Vec<UnitSpan> = former.iter().copied().map(shift).collect();
         moved.iter().for_each(|span| self.insert(*span));
-        self.foreign.extend(without_spans(target, &moved));
+        let foreign = without_spans(target.clone(), &moved);
+        self.changes.push(Change { former, unmapped: Vec::new(), moved_to: Some(target), foreign });
         moved
     }
 
     /// Records that no change is under way: all events were read.
     pub(super) fn settle(&mut self) {
-        self.former.clear();
-        self.unmapped.clear();
-        self.moved_to.clear();
-        self.foreign.clear();
-        self.old = [0; 4];
+        self.changes.clear();
+        self.old_changes = 0;
     }
 
     /// Forgets changes that were known when this was called the last time: those that were under way beside them have been
     /// reported since.
     pub(super) fn forget_old(&mut self) {
-        let [former, unmapped, moved_to, foreign] = self.old;
-        self.former.drain(..former);
-        self.unmapped.drain(..unmapped);
-        self.moved_to.drain(..moved_to);
-        self.foreign.drain(..foreign);
-        self.old = [self.former.len(), self.unmapped.len(), self.moved_to.len(), self.foreign.len()];
+        self.changes.drain(..self.old_changes);
+        self.old_changes = self.changes.len();
     }
 
     /// Returns the layout of a child that was forked now, and the units that it may have, but this process no longer has.
     pub(super) fn fork(&self) -> (Self, Vec<Range<usize>>) {
-        let child = Self {
-            by_address: self.by_address.clone(),
-            by_unit: self.by_unit.clone(),
-            earlier: [&self.earlier[..], &self.former, &self.displaced].concat(),
-            later: self.later.clone(),
-            inherited_foreign: [&self.inherited_foreign[..], &self.foreign].concat(),
-            ..Self::default()
-        };
-        (child, self.unmapped.clone())
+        let mut child = Self { displaced: Vec::new(), changes: Vec::new(), old_changes: 0, ..self.clone() };
+        let mut unmapped = Vec::new();
+        for change in &self.changes {
+            child.earlier.extend_from_slice(&change.former);
+            child.inherited_foreign.extend_from_slice(&change.foreign);
+            unmapped.extend_from_slice(&change.unmapped);
+        }
+        child.earlier.extend_from_slice(&self.displaced);
+        (child, unmapped)
     }
 
     /// Records a change of the process that this one was forked from: its units may already be at other addresses, and other memory

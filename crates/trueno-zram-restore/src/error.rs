@@ -50,12 +50,7 @@ pub enum Error {
         /// Its name without `UFFD_FEATURE_`.
         name: &'static str,
     },
-    /// The userfaultfd would not report memory that the balloon gives back.
-    #[error(
-        "the userfaultfd lacks the feature EVENT_REMOVE: pages that a balloon removes would come back with old content"
-    )]
-    NoRemoveEvents,
-    /// The userfaultfd of a process would not report all changes of its memory.
+    /// The userfaultfd would not report all changes of memory: for a VM, those by a balloon.
     #[error("the userfaultfd lacks the feature {name}: pages could receive stale data")]
     NoEvents {
         /// Its name without `UFFD_FEATURE_`.

@@ -10,7 +10,7 @@ use trueno_zram_core::{Page, is_zero};
 
 use crate::error::Error;
 use crate::gate::Gate;
-use crate::options::RestoreReport;
+use crate::report::RestoreReport;
 use crate::states::UnitStates;
 use crate::uffd::{Progress, Userfaultfd};
 

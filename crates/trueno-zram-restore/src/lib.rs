@@ -24,15 +24,17 @@ mod options;
 mod process;
 mod processes;
 mod read_intact;
+mod report;
 mod states;
 mod uffd;
 mod vms;
 mod wake;
 
 pub use error::{Error, RegionProblem};
-pub use options::{Ending, Notice, OnDamage, RestoreOptions, RestoreReport};
+pub use options::{OnDamage, RestoreOptions};
 pub use process::Process;
 pub use processes::{MemoryExtent, MissingMemory, ProcessRestore};
+pub use report::{Ending, Notice, RestoreReport};
 pub use trueno_zram_archive::{Image, Pages, PlainPages, Visit};
 pub use vms::{LazyRestore, Touches};
 

@@ -95,33 +95,6 @@ impl UnitStates {
     }
 }
 
-/// A set of numbers, in the order in which they were first added.
-#[derive(Debug)]
-pub(crate) struct FirstSeen {
-    seen: AtomicBitSet,
-    order: std::sync::Mutex<Vec<u64>>,
-}
-
-impl FirstSeen {
-    /// Takes numbers below `count`.
-    pub(crate) fn new(count: usize) -> Self {
-        Self { seen: AtomicBitSet::new(count), order: std::sync::Mutex::default() }
-    }
-
-    /// Adds a number. Numbers that are too large are ignored.
-    pub(crate) fn add(&self, number: u64) {
-        let Some(bit) = usize::try_from(number).ok().filter(|bit| bit / 64 < self.seen.0.len()) else { return };
-        if !self.seen.contains(bit) && self.seen.insert(bit) {
-            self.order.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(number);
-        }
-    }
-
-    /// Returns the numbers in order.
-    pub(crate) fn order(&self) -> Vec<u64> {
-        self.order.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,12 +114,5 @@ mod tests {
         assert_eq!(states.wanted_in(5..50, 3), vec![5..50]);
         (0..99).for_each(|unit| states.set_filled(unit));
         assert!(states.is_complete());
-    }
-
-    #[test]
-    fn numbers_keep_their_first_position() {
-        let seen = FirstSeen::new(70);
-        [69, 3, 69, 64, 3, 1 << 40].into_iter().for_each(|number| seen.add(number));
-        assert_eq!(seen.order(), [69, 3, 64]);
     }
 }

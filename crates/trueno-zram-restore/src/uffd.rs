@@ -21,13 +21,15 @@ const COPY: Opcode = opcode::read_write::<UffdioCopy>(GROUP, 0x03);
 const ZEROPAGE: Opcode = opcode::read_write::<UffdioFill>(GROUP, 0x04);
 const POISON: Opcode = opcode::read_write::<UffdioFill>(GROUP, 0x08);
 
-/// Features whose events carry memory away from the addresses of the handshake.
-const EVENT_FORK: u64 = 1 << 1;
-const EVENT_REMAP: u64 = 1 << 2;
-const EVENT_REMOVE: u64 = 1 << 3;
-const EVENT_UNMAP: u64 = 1 << 6;
+/// A feature that the creator of a userfaultfd asks the kernel for: its bit, and its name without `UFFD_FEATURE_`.
+type Feature = (u64, &'static str);
+
+const EVENT_FORK: Feature = (1 << 1, "EVENT_FORK");
+const EVENT_REMAP: Feature = (1 << 2, "EVENT_REMAP");
+const EVENT_REMOVE: Feature = (1 << 3, "EVENT_REMOVE");
+const EVENT_UNMAP: Feature = (1 << 6, "EVENT_UNMAP");
 /// Faults raise a signal in the process and never reach the handler.
-const SIGBUS: u64 = 1 << 7;
+const SIGBUS: Feature = (1 << 7, "SIGBUS");
 
 /// The lowest address that processes may map. Filling it with zeros fails with ESRCH if the memory no longer exists. Used only if no
 /// content belongs there.
@@ -91,41 +93,27 @@ impl Userfaultfd {
         Ok(Self { fd })
     }
 
-    /// Checks that the handler understands the events that the creator asked for, and makes reading return at once.
-    pub(crate) fn prepare(&self) -> Result<(), Error> {
-        let features = self.features()?;
-        for (bit, name) in [(EVENT_FORK, "EVENT_FORK"), (EVENT_REMAP, "EVENT_REMAP"), (SIGBUS, "SIGBUS")] {
-            if features & bit != 0 {
-                return Err(Error::Feature { name });
-            }
-        }
-        if features & EVENT_REMOVE == 0 {
-            return Err(Error::NoRemoveEvents);
-        }
-        self.set_nonblocking()
+    /// Prepares the userfaultfd of a VMM: it must report memory that a balloon removes. Memory must not leave its regions.
+    pub(crate) fn prepare_for_vm(&self) -> Result<(), Error> {
+        self.prepare(&[EVENT_REMOVE], &[EVENT_FORK, EVENT_REMAP, SIGBUS])
     }
 
-    /// Checks that all changes of a process's memory are reported, and makes reading return at once.
+    /// Prepares the userfaultfd of a process: it must report all changes of memory.
     pub(crate) fn prepare_for_process(&self) -> Result<(), Error> {
-        let features = self.features()?;
-        let needed = [
-            (EVENT_FORK, "EVENT_FORK"),
-            (EVENT_REMAP, "EVENT_REMAP"),
-            (EVENT_REMOVE, "EVENT_REMOVE"),
-            (EVENT_UNMAP, "EVENT_UNMAP"),
-        ];
-        if let Some((_, name)) = needed.into_iter().find(|(bit, _)| features & bit == 0) {
+        self.prepare(&[EVENT_FORK, EVENT_REMAP, EVENT_REMOVE, EVENT_UNMAP], &[SIGBUS])
+    }
+
+    /// Checks the features that the creator has asked for, and makes reading return at once.
+    fn prepare(&self, needed: &[Feature], refused: &[Feature]) -> Result<(), Error> {
+        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd())).map_err(Error::proc)?;
+        let features = features(&info).unwrap_or(0);
+        if let Some((_, name)) = refused.iter().find(|(bit, _)| features & bit != 0) {
+            return Err(Error::Feature { name });
+        }
+        if let Some((_, name)) = needed.iter().find(|(bit, _)| features & bit == 0) {
             return Err(Error::NoEvents { name });
         }
-        if features & SIGBUS != 0 {
-            return Err(Error::Feature { name: "SIGBUS" });
-        }
         self.set_nonblocking()
-    }
-
-    fn features(&self) -> Result<u64, Error> {
-        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd())).map_err(Error::proc)?;
-        Ok(features(&info).unwrap_or(0))
     }
 
     /// Makes reading return at once.

@@ -13,8 +13,9 @@ use super::restore::ProcessRestore;
 use crate::error::Error;
 use crate::lazy_memory::{Content, Stop};
 use crate::on_drop::OnDrop;
-use crate::options::{OnDamage, notify_poisoned};
+use crate::options::OnDamage;
 use crate::read_intact::read_intact;
+use crate::report::notify_poisoned;
 
 /// Units that are filled by one call. With more, a thread that reads just behind the fill faults less often, but the handler may
 /// have to wait longer for such a call: see `gate`.

@@ -19,8 +19,8 @@ use super::streams::Streams;
 use crate::error::Error;
 use crate::event::{Event, Events};
 use crate::lazy_memory::{Content, Stop};
-use crate::options::{Notice, RestoreReport};
 use crate::process::Process;
+use crate::report::{Notice, RestoreReport};
 use crate::wake::wait_for;
 
 /// Units that a fault restores by one call, if the thread reads in order. It waits for all of them.
@@ -253,7 +253,9 @@ impl<'a> ProcessHandler<'a> {
                 served.has_more_threads |= memory.process.as_ref().is_some_and(Process::has_more_threads);
                 let unsettled = UnsettledChild { memory: Arc::clone(&child), since: Instant::now() };
                 served.unsettled_children.get_or_insert_default().push(unsettled);
-                self.restore.check_order(&child);
+                if child.layout().is_ambiguous() {
+                    self.restore.fail(&child, Error::ForkRace);
+                }
                 if self.restore.add_dependent(&child) {
                     self.serve(child);
                 } else {

@@ -5,15 +5,16 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use trueno_zram_archive::Pages;
 use trueno_zram_core::{PAGE_SIZE, Page};
 
-use super::contents::Contents;
+use super::contents::{Contents, MemoryExtent};
 use super::layout::{Layout, UnitSpan};
 use super::runs::Runs;
 use crate::error::Error;
 use crate::lazy_memory::{Content, Filled, LazyMemory, Stop};
 use crate::process::Process;
-use crate::states::AtomicBitSet;
+use crate::states::{AtomicBitSet, UnitStates};
 use crate::uffd::{PROBE_ADDRESS, Userfaultfd};
 
 /// The time that processes may keep changing memory that has to be poisoned.
@@ -46,17 +47,24 @@ pub(super) struct ProcessMemory {
 }
 
 impl ProcessMemory {
-    pub(super) fn new(
+    /// Checks the memory that a process hands over. The process is not known yet.
+    pub(super) fn prepare(
         pid: u32,
-        process: Option<Process>,
-        lazy: LazyMemory,
-        contents: Arc<Contents>,
-        layout: Layout,
-    ) -> Self {
+        uffd: &Arc<Userfaultfd>,
+        source: Arc<dyn Pages>,
+        extents: &[MemoryExtent],
+    ) -> Result<Self, Error> {
+        let (contents, layout) = Contents::new(extents, source.len_bytes())?;
+        uffd.prepare_for_process()?;
+        let lazy = LazyMemory::new(Arc::clone(uffd), source, UnitStates::new(contents.units));
+        Ok(Self::new(pid, lazy, Arc::new(contents), layout))
+    }
+
+    fn new(pid: u32, lazy: LazyMemory, contents: Arc<Contents>, layout: Layout) -> Self {
         Self {
             lazy,
             pid,
-            process,
+            process: None,
             runs: Runs::new(contents.runs.len()),
             layout: RwLock::new(layout),
             absent: AtomicBitSet::new(contents.units),
@@ -75,7 +83,7 @@ impl ProcessMemory {
         unmapped.into_iter().for_each(|units| states.unset_removed(units));
         layout.drop_alternatives(|unit| states.is_wanted(unit));
         let lazy = LazyMemory::new(Arc::new(uffd), Arc::clone(&self.lazy.source), states);
-        let child = Self::new(self.pid, None, lazy, Arc::clone(&self.contents), layout);
+        let child = Self::new(self.pid, lazy, Arc::clone(&self.contents), layout);
         child.lost.store(self.is_lost(), Ordering::Release);
         child.unsettled.store(true, Ordering::Release);
         child

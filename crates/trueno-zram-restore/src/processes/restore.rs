@@ -8,16 +8,15 @@ use std::thread;
 
 use trueno_zram_archive::Pages;
 
-use super::contents::{Contents, MemoryExtent};
+use super::contents::MemoryExtent;
 use super::fill::{FillQueue, LAST_START_PAUSE, START_PAUSE};
 use super::handler::ProcessHandler;
 use super::memory::ProcessMemory;
 use crate::error::Error;
-use crate::lazy_memory::LazyMemory;
 use crate::on_drop::OnDrop;
-use crate::options::{Notice, Notify, RestoreOptions, RestoreReport};
+use crate::options::RestoreOptions;
 use crate::process::Process;
-use crate::states::UnitStates;
+use crate::report::{Notice, Notify, RestoreReport};
 use crate::uffd::Userfaultfd;
 use crate::wake::Wake;
 
@@ -130,17 +129,13 @@ impl ProcessRestore {
     /// has then been ended if it depends on the userfaultfd.
     pub fn add(&self, process: Process, memory: MissingMemory) -> Result<(), Error> {
         let MissingMemory { pid, uffd, source, extents } = memory;
-        let uffd = Userfaultfd::new(uffd)?;
-        let checked = Contents::new(&extents, source.len_bytes());
-        let (contents, layout) = match checked.and_then(|checked| uffd.prepare_for_process().map(|()| checked)) {
-            Ok(checked) => checked,
-            Err(error) => {
-                end_then_close(&process, uffd);
-                return Err(error);
-            }
-        };
-        let lazy = LazyMemory::new(Arc::new(uffd), source, UnitStates::new(contents.units));
-        let memory = Arc::new(ProcessMemory::new(pid, Some(process), lazy, Arc::new(contents), layout));
+        let uffd = Arc::new(Userfaultfd::new(uffd)?);
+        let mut memory = ProcessMemory::prepare(pid, &uffd, source, &extents).inspect_err(|_| {
+            // Before the userfaultfd is closed: the process must not see zeros in between.
+            process.end_and_wait();
+        })?;
+        memory.process = Some(process);
+        let memory = Arc::new(memory);
         if !self.add_dependent(&memory) {
             memory.end();
             return Err(Error::ShuttingDown);
@@ -160,8 +155,8 @@ impl ProcessRestore {
     /// # Ok::<(), trueno_zram_restore::Error>(())
     /// ```
     pub fn refuse(&self, process: &Process, uffd: OwnedFd) {
-        if let Ok(uffd) = Userfaultfd::new(uffd) {
-            end_then_close(process, uffd);
+        if let Ok(_open) = Userfaultfd::new(uffd) {
+            process.end_and_wait();
         }
     }
 
@@ -176,12 +171,8 @@ impl ProcessRestore {
     /// ```
     pub fn poison(&self, memory: MissingMemory) {
         let MissingMemory { pid, uffd, source, extents } = memory;
-        let prepared = Userfaultfd::new(uffd).and_then(|uffd| {
-            uffd.prepare_for_process()?;
-            let (contents, layout) = Contents::new(&extents, source.len_bytes())?;
-            let lazy = LazyMemory::new(Arc::new(uffd), source, UnitStates::new(contents.units));
-            Ok(ProcessMemory::new(pid, None, lazy, Arc::new(contents), layout))
-        });
+        let uffd = Userfaultfd::new(uffd).map(Arc::new);
+        let prepared = uffd.and_then(|uffd| ProcessMemory::prepare(pid, &uffd, source, &extents));
         if let Ok(memory) = prepared {
             memory.end();
         }
@@ -279,13 +270,6 @@ impl ProcessRestore {
         self.lock_dependents().memories.retain(|other| !Arc::ptr_eq(other, memory));
     }
 
-    /// Fails a child whose layout is ambiguous.
-    pub(super) fn check_order(&self, child: &ProcessMemory) {
-        if child.layout().is_ambiguous() {
-            self.fail(child, Error::ForkRace);
-        }
-    }
-
     /// Records that a process cannot be restored any further, and ends it.
     pub(super) fn fail(&self, memory: &ProcessMemory, error: Error) {
         if memory.set_lost() || self.is_shut_down() {
@@ -312,10 +296,4 @@ impl fmt::Debug for ProcessRestore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ProcessRestore({:?})", self.options)
     }
-}
-
-/// Ends a process before its userfaultfd is closed: it must not see zeros in between.
-fn end_then_close(process: &Process, uffd: Userfaultfd) {
-    process.end_and_wait();
-    drop(uffd);
 }

@@ -11,8 +11,8 @@ use super::session::Session;
 use super::touches::WINDOW_PAGES;
 use crate::error::Error;
 use crate::lazy_memory::{Content, Stop};
-use crate::options::Notice;
 use crate::read_intact::read_intact;
+use crate::report::Notice;
 use crate::wake::Wake;
 
 /// 4 KiB pages that are filled by one call. The handler may have to wait for such a call: see `gate`.
@@ -22,8 +22,8 @@ const CALL_UNITS: usize = 16;
 const RUN_UNITS: usize = 1024;
 
 /// The state of the fill that the workers share.
-#[derive(Debug)]
-pub(crate) struct BackgroundFill {
+pub(crate) struct BackgroundFill<'a> {
+    session: &'a Session<'a>,
     /// Units that workers take at a time: the windows of recorded touches, then runs of everything.
     parts: Vec<Range<usize>>,
     next: AtomicUsize,
@@ -55,15 +55,16 @@ fn runs(region: &Region) -> impl Iterator<Item = Range<usize>> + use<> {
     })
 }
 
-impl BackgroundFill {
+impl<'a> BackgroundFill<'a> {
     /// Plans the fill of the memory of a session.
-    pub(crate) fn new(session: &Session<'_>, prefetch: &[u64], workers: usize) -> Result<Self, Error> {
+    pub(crate) fn new(session: &'a Session<'a>, prefetch: &[u64], workers: usize) -> Result<Self, Error> {
         let windows = prefetch.iter().filter_map(|window| window_units(session, *window));
         let mut regions: Vec<&Region> = session.regions.iter().filter(|_| session.options.background_fill).collect();
         // The archive is read from its start to its end.
         regions.sort_by_key(|region| region.first_page);
         let parts: Vec<_> = windows.chain(regions.into_iter().flat_map(runs)).collect();
         Ok(Self {
+            session,
             active: AtomicUsize::new(if parts.is_empty() { 0 } else { workers }),
             parts,
             next: AtomicUsize::new(0),
@@ -103,23 +104,23 @@ impl BackgroundFill {
 
     /// Fills parts that no other worker has taken, until none is left. Damaged pages stay missing, and are handled when they are
     /// touched.
-    pub(crate) fn work(&self, session: &Session<'_>) {
+    pub(crate) fn work(&self) {
         // Faults come first. Where the priority cannot be lowered, the scheduler is fair.
         let _ = rustix::process::setpriority_process(None, 10);
         let mut buffer = AlignedPages::new(RUN_UNITS);
         while !self.is_stopped() {
             let Some(units) = self.parts.get(self.next.fetch_add(1, Ordering::Relaxed)) else { return };
-            let Some(region) = session.regions.of_unit(units.start) else { continue };
+            let Some(region) = self.session.regions.of_unit(units.start) else { continue };
             let filled = if region.is_huge() {
-                self.fill_huge(session, region, units.clone(), &mut buffer)
+                self.fill_huge(region, units.clone(), &mut buffer)
             } else {
-                self.fill_run(session, region, units.clone(), &mut buffer)
+                self.fill_run(region, units.clone(), &mut buffer)
             };
             match filled {
                 Ok(()) => {}
                 Err(Stop::NoMemory) => {
                     self.stop();
-                    (session.notify)(Notice::FillStopped);
+                    (self.session.notify)(Notice::FillStopped);
                 }
                 // The handler finds out by itself, and reports it.
                 Err(Stop::Ended | Stop::Failed(_)) => self.stop(),
@@ -128,36 +129,24 @@ impl BackgroundFill {
     }
 
     /// Fills huge pages one by one.
-    fn fill_huge(
-        &self,
-        session: &Session<'_>,
-        region: &Region,
-        mut units: Range<usize>,
-        buffer: &mut [Page],
-    ) -> Result<(), Stop> {
-        units.try_for_each(|unit| match session.load_wanted(region, unit, buffer) {
-            Some(content) => self.put(session, region, unit..unit + 1, content),
+    fn fill_huge(&self, region: &Region, mut units: Range<usize>, buffer: &mut [Page]) -> Result<(), Stop> {
+        units.try_for_each(|unit| match self.session.load_wanted(region, unit, buffer) {
+            Some(content) => self.put(region, unit..unit + 1, content),
             None => Ok(()),
         })
     }
 
     /// Fills 4 KiB pages: reads some, and copies those that follow each other by one call.
-    fn fill_run(
-        &self,
-        session: &Session<'_>,
-        region: &Region,
-        units: Range<usize>,
-        buffer: &mut [Page],
-    ) -> Result<(), Stop> {
+    fn fill_run(&self, region: &Region, units: Range<usize>, buffer: &mut [Page]) -> Result<(), Stop> {
+        let lazy = &self.session.lazy;
         // Gaps of a few units are filled again: the kernel skips them.
-        for wanted in session.lazy.states.wanted_in(units, CALL_UNITS) {
+        for wanted in lazy.states.wanted_in(units, CALL_UNITS) {
             let pages = region.page_of(wanted.start)..region.page_of(wanted.end);
-            read_intact(&*session.lazy.source, pages, buffer, &mut |pages, content| {
+            read_intact(&*lazy.source, pages, buffer, &mut |pages, content| {
                 let mut unit = region.unit_of(pages.start);
-                for (content, count) in
-                    content.iter().flat_map(|pages| pages.chunks(CALL_UNITS)).flat_map(Content::runs_of)
-                {
-                    self.put(session, region, unit..unit + count, content)?;
+                let calls = content.unwrap_or_default().chunks(CALL_UNITS);
+                for (content, count) in calls.flat_map(Content::runs_of) {
+                    self.put(region, unit..unit + count, content)?;
                     unit += count;
                 }
                 Ok(())
@@ -167,26 +156,20 @@ impl BackgroundFill {
     }
 
     /// Fills units that were not removed, while no events are read.
-    fn put(
-        &self,
-        session: &Session<'_>,
-        region: &Region,
-        units: Range<usize>,
-        content: Content<'_>,
-    ) -> Result<(), Stop> {
-        let (unit_len, states) = (content.len() / units.len(), &session.lazy.states);
+    fn put(&self, region: &Region, units: Range<usize>, content: Content<'_>) -> Result<(), Stop> {
+        let (unit_len, lazy) = (content.len() / units.len(), &self.session.lazy);
         let mut next = units.start;
         while next < units.end {
             if self.is_stopped() {
                 return Err(Stop::Ended);
             }
-            let done = session.lazy.gate.pass(|| {
-                let end = (next..units.end).find(|unit| states.is_removed(*unit)).unwrap_or(units.end);
+            let done = lazy.gate.pass(|| {
+                let end = (next..units.end).find(|unit| lazy.states.is_removed(*unit)).unwrap_or(units.end);
                 if end == next {
                     return Ok(1);
                 }
                 let content = content.part((next - units.start) * unit_len..(end - units.start) * unit_len);
-                session.put(region, next..end, content)
+                self.session.put(region, next..end, content)
             })?;
             next += done;
             if done == 0 {

@@ -1,5 +1,6 @@
 //! The handler of one VM: reads events, answers faults, and uses the time in between to restore what is near them.
 
+use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -13,10 +14,12 @@ use super::fill::BackgroundFill;
 use super::regions::Region;
 use super::session::Session;
 use super::touches::WINDOW_PAGES;
+use super::vmms::ConnectedVmm;
 use crate::error::Error;
 use crate::event::{self, Event, Events};
 use crate::lazy_memory::{LazyMemory, Stop};
-use crate::options::{Notice, OnDamage, notify_poisoned};
+use crate::options::OnDamage;
+use crate::report::{Notice, notify_poisoned};
 use crate::wake::wait_for;
 
 /// Blocks around faults that wait for a quiet moment. Older ones are given up.
@@ -28,7 +31,8 @@ const ORPHAN_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// Answers the faults of a VM.
 pub(crate) struct VmHandler<'a> {
     session: &'a Session<'a>,
-    fill: &'a BackgroundFill,
+    fill: &'a BackgroundFill<'a>,
+    vmm: &'a ConnectedVmm<'a>,
     events: Events,
     /// Faults that have not been answered.
     faults: Vec<u64>,
@@ -42,11 +46,12 @@ pub(crate) struct VmHandler<'a> {
 }
 
 impl<'a> VmHandler<'a> {
-    pub(crate) fn new(session: &'a Session<'a>, fill: &'a BackgroundFill) -> Self {
+    pub(crate) fn new(session: &'a Session<'a>, fill: &'a BackgroundFill<'a>, vmm: &'a ConnectedVmm<'a>) -> Self {
         let unit_pages = session.regions.iter().map(Region::pages_per_unit).max().unwrap_or(1);
         Self {
             session,
             fill,
+            vmm,
             events: Events::new(),
             faults: Vec::new(),
             blocks: Vec::new(),
@@ -56,17 +61,16 @@ impl<'a> VmHandler<'a> {
         }
     }
 
-    /// Serves the VM until it has ended. Calls `complete` once it no longer needs the handler.
-    pub(crate) fn run(&mut self, complete: impl FnOnce()) -> Result<bool, Error> {
-        match self.serve(complete) {
+    /// Serves the VM until it has ended. Returns `true` if all its memory was restored.
+    pub(crate) fn run(&mut self) -> Result<bool, Error> {
+        match self.serve() {
             Err(Stop::Ended) => Ok(self.complete),
             Err(Stop::NoMemory) => Err(Error::system("filling a page of the VM")(Errno::NOMEM)),
             Err(Stop::Failed(error)) => Err(error),
         }
     }
 
-    fn serve(&mut self, complete: impl FnOnce()) -> Result<std::convert::Infallible, Stop> {
-        let mut complete = Some(complete);
+    fn serve(&mut self) -> Result<Infallible, Stop> {
         let mut last_event = Instant::now();
         loop {
             let active = self.read_events()?;
@@ -88,7 +92,7 @@ impl<'a> VmHandler<'a> {
             } else if !self.complete && last_event.elapsed() < self.session.options.spin {
                 std::hint::spin_loop();
             } else {
-                self.finish_fill(&mut complete)?;
+                self.finish_fill()?;
                 self.sleep()?;
                 // The spinning starts again, whatever woke the handler.
                 last_event = Instant::now();
@@ -151,8 +155,8 @@ impl<'a> VmHandler<'a> {
             return Ok(false);
         }
         session.lazy.counters.faults.fetch_add(1, Ordering::Relaxed);
-        if let Some(touched) = session.touched {
-            touched.add(region.page_of(unit) / WINDOW_PAGES);
+        if let Some(recorder) = session.recorder {
+            recorder.record(region.page_of(unit) / WINDOW_PAGES);
         }
         self.plan_block(region, unit);
         Ok(true)
@@ -192,7 +196,7 @@ impl<'a> VmHandler<'a> {
     }
 
     /// Leaves the VM to the kernel if all its memory is restored.
-    fn finish_fill(&mut self, complete: &mut Option<impl FnOnce()>) -> Result<(), Stop> {
+    fn finish_fill(&mut self) -> Result<(), Stop> {
         let session = self.session;
         if self.fill.has_panicked() {
             return Err(Stop::Failed(Error::FillPanicked));
@@ -214,9 +218,7 @@ impl<'a> VmHandler<'a> {
             }
         }
         self.complete = true;
-        if let Some(complete) = complete.take() {
-            complete();
-        }
+        self.vmm.release();
         (session.notify)(Notice::Complete);
         Ok(())
     }

@@ -42,7 +42,8 @@ impl Handshake {
                 Err(source) => return Err(Error::System { call: "recvmsg", source }),
             }
             if self.is_fd_lost {
-                return Err(Error::fd_lost());
+                // The kernel drops descriptors beyond the limit of this process.
+                return Err(Error::System { call: "receiving a file descriptor", source: Errno::MFILE.into() });
             }
             match serde_json::from_slice::<serde::de::IgnoredAny>(&self.message) {
                 Err(error) if error.is_eof() && self.message.len() <= MESSAGE_LIMIT => {}
@@ -103,12 +104,5 @@ impl Handshake {
     /// userfaultfd, or something that may have been one.
     pub(crate) fn needs_handler(&self) -> bool {
         !self.userfaultfds.is_empty() || self.is_fd_lost
-    }
-}
-
-impl Error {
-    /// The kernel drops descriptors beyond the limit of this process.
-    pub(crate) fn fd_lost() -> Self {
-        Self::System { call: "receiving a file descriptor", source: Errno::MFILE.into() }
     }
 }

@@ -14,13 +14,14 @@ use trueno_zram_core::PAGE_SIZE;
 use super::fill::BackgroundFill;
 use super::handler::VmHandler;
 use super::session::Session;
-use super::touches::{Touches, WINDOW_PAGES};
-use super::vmms::{Connected, VmmSocket, Vmms};
+use super::touches::{TouchRecorder, Touches, WINDOW_PAGES};
+use super::vmms::{ConnectedVmm, VmmSocket, Vmms};
 use crate::error::Error;
 use crate::lazy_memory::LazyMemory;
 use crate::on_drop::OnDrop;
-use crate::options::{Notice, RestoreOptions, RestoreReport};
-use crate::states::{FirstSeen, UnitStates};
+use crate::options::RestoreOptions;
+use crate::report::{Notice, RestoreReport};
+use crate::states::UnitStates;
 
 /// Restores VMs from one source of pages: several at the same time, each page when it is first touched.
 ///
@@ -42,7 +43,7 @@ pub struct LazyRestore {
     source: Arc<dyn Pages>,
     options: RestoreOptions,
     prefetch: Touches,
-    touched: Option<FirstSeen>,
+    recorder: Option<TouchRecorder>,
     vmms: Vmms,
 }
 
@@ -56,7 +57,7 @@ impl LazyRestore {
     /// ```
     pub fn new(source: impl Pages + 'static, options: RestoreOptions) -> Self {
         let source = Arc::new(source);
-        Self { source, options, prefetch: Touches::default(), touched: None, vmms: Vmms::default() }
+        Self { source, options, prefetch: Touches::default(), recorder: None, vmms: Vmms::default() }
     }
 
     /// Restores these windows before all others, in this order.
@@ -87,14 +88,14 @@ impl LazyRestore {
     #[must_use]
     pub fn record(mut self) -> Self {
         let windows = self.source.len_bytes().div_ceil(WINDOW_PAGES * PAGE_SIZE as u64);
-        self.touched = Some(FirstSeen::new(usize::try_from(windows).unwrap_or(usize::MAX)));
+        self.recorder = Some(TouchRecorder::new(usize::try_from(windows).unwrap_or(usize::MAX)));
         self.record_prefetched();
         self
     }
 
     fn record_prefetched(&mut self) {
-        if let Some(touched) = &self.touched {
-            self.prefetch.order.iter().for_each(|window| touched.add(*window));
+        if let Some(recorder) = &self.recorder {
+            self.prefetch.order.iter().for_each(|window| recorder.record(*window));
         }
     }
 
@@ -117,7 +118,7 @@ impl LazyRestore {
 
     /// Returns what was recorded so far; `None` if nothing is recorded.
     pub fn recorded(&self) -> Option<Touches> {
-        self.touched.as_ref().map(|touched| Touches { order: touched.order() })
+        self.recorder.as_ref().map(TouchRecorder::touches)
     }
 
     /// Ends all VMMs that depend on the handler, and takes no more: for a process that is about to end. That includes those that have
@@ -213,13 +214,13 @@ impl LazyRestore {
     }
 
     /// Serves a VMM. Calls `establish` once it has spoken, and gives it up if that returns `false`.
-    fn serve_client(&self, vmm: &Connected<'_>, establish: impl Fn() -> bool) -> Result<RestoreReport, Error> {
+    fn serve_client(&self, vmm: &ConnectedVmm<'_>, establish: impl Fn() -> bool) -> Result<RestoreReport, Error> {
         let served = self.serve_connected(vmm, establish);
         vmm.end();
         served
     }
 
-    fn serve_connected(&self, vmm: &Connected<'_>, establish: impl Fn() -> bool) -> Result<RestoreReport, Error> {
+    fn serve_connected(&self, vmm: &ConnectedVmm<'_>, establish: impl Fn() -> bool) -> Result<RestoreReport, Error> {
         let (regions, uffd) = vmm.receive(|handshake, connection| {
             let received = handshake.receive(connection, self.options.handshake_timeout);
             // Silent connections do not count as VMMs.
@@ -230,13 +231,13 @@ impl LazyRestore {
             received?;
             Ok((handshake.regions(self.source.len_bytes())?, handshake.userfaultfd()?))
         })??;
-        uffd.prepare()?;
+        uffd.prepare_for_vm()?;
         let session = Session {
             lazy: LazyMemory::new(uffd, Arc::clone(&self.source), UnitStates::new(regions.unit_count())),
             vmm: vmm.process()?,
             regions,
             options: &self.options,
-            touched: self.touched.as_ref(),
+            recorder: self.recorder.as_ref(),
             notify: &*self.vmms.notify,
         };
         let memory_bytes = session.regions.len_bytes();
@@ -249,7 +250,7 @@ impl LazyRestore {
     }
 
     /// Runs the handler and the workers of the background fill. Returns `true` if all memory was restored.
-    fn run(&self, session: &Session<'_>, vmm: &Connected<'_>) -> Result<bool, Error> {
+    fn run(&self, session: &Session<'_>, vmm: &ConnectedVmm<'_>) -> Result<bool, Error> {
         let workers = self.options.workers.get();
         let fill = &BackgroundFill::new(session, &self.prefetch.order, workers)?;
         thread::scope(|threads| {
@@ -258,12 +259,12 @@ impl LazyRestore {
                 let leave = OnDrop(|| fill.leave());
                 let work = move || {
                     let _leave = leave;
-                    fill.work(session);
+                    fill.work();
                 };
                 // If no thread can be started, `work` is dropped, and pages are restored when they are touched.
                 let _ = thread::Builder::new().name("fill".into()).spawn_scoped(threads, work);
             }
-            VmHandler::new(session, fill).run(|| vmm.release())
+            VmHandler::new(session, fill, vmm).run()
         })
     }
 }

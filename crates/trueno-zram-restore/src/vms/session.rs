@@ -6,11 +6,12 @@ use rustix::io::Errno;
 use trueno_zram_core::{PAGE_SIZE, Page};
 
 use super::regions::{Region, Regions};
+use super::touches::TouchRecorder;
 use crate::error::Error;
 use crate::lazy_memory::{Content, Filled, LazyMemory, Stop};
-use crate::options::{Notify, RestoreOptions};
+use crate::options::RestoreOptions;
 use crate::process::Process;
-use crate::states::FirstSeen;
+use crate::report::Notify;
 use crate::uffd::PROBE_ADDRESS;
 
 /// A VM that is being restored.
@@ -19,7 +20,7 @@ pub(crate) struct Session<'a> {
     pub(crate) vmm: &'a Process,
     pub(crate) regions: Regions,
     pub(crate) options: &'a RestoreOptions,
-    pub(crate) touched: Option<&'a FirstSeen>,
+    pub(crate) recorder: Option<&'a TouchRecorder>,
     pub(crate) notify: &'a Notify,
 }
 

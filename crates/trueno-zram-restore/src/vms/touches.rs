@@ -4,8 +4,10 @@
 //! number of its first 4 KiB page. It decides only what is restored first, so a wrong one costs time and nothing else.
 
 use std::io::{self, BufRead, Read as _, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::Error;
+use crate::states::AtomicBitSet;
 
 const FORMAT: &str = "trueno-zram touches 1";
 /// 4 KiB pages per window.
@@ -81,9 +83,48 @@ impl Touches {
     }
 }
 
+/// Records windows in the order in which VMs first touch them.
+#[derive(Debug)]
+pub(crate) struct TouchRecorder {
+    windows: usize,
+    touched: AtomicBitSet,
+    order: Mutex<Vec<u64>>,
+}
+
+impl TouchRecorder {
+    /// Records windows whose numbers are below `windows`, and ignores others.
+    pub(crate) fn new(windows: usize) -> Self {
+        Self { windows, touched: AtomicBitSet::new(windows), order: Mutex::default() }
+    }
+
+    /// Records a touch of a window.
+    pub(crate) fn record(&self, window: u64) {
+        let Some(number) = usize::try_from(window).ok().filter(|number| *number < self.windows) else { return };
+        if !self.touched.contains(number) && self.touched.insert(number) {
+            self.lock_order().push(window);
+        }
+    }
+
+    /// Returns the touches so far.
+    pub(crate) fn touches(&self) -> Touches {
+        Touches { order: self.lock_order().clone() }
+    }
+
+    fn lock_order(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn windows_keep_the_position_of_their_first_touch() {
+        let recorder = TouchRecorder::new(70);
+        [69, 3, 69, 64, 3, 70, 1 << 40].into_iter().for_each(|window| recorder.record(window));
+        assert_eq!(recorder.touches().order, [69, 3, 64]);
+    }
 
     #[test]
     fn malformed_files_are_refused_by_line() {

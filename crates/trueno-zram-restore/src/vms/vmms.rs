@@ -5,7 +5,6 @@
 //! whether its message was read or not. A process that has handed nothing over is disconnected, and left alone.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -21,8 +20,8 @@ use super::handshake::Handshake;
 use super::regions::{Region, Regions};
 use crate::error::Error;
 use crate::event::MESSAGE_LEN;
-use crate::options::{Ending, Notice, Notify};
 use crate::process::{END_TIMEOUT, Process};
+use crate::report::{Ending, Notice, Notify};
 use crate::uffd::{PROBE_ADDRESS, Userfaultfd};
 
 /// All VMMs that are connected, and the sockets that they connect to.
@@ -61,7 +60,7 @@ impl Vmms {
     }
 
     /// Adds a VMM. If the process is about to end, the VMM is ended.
-    pub(crate) fn add(&self, connection: UnixStream) -> Result<Connected<'_>, Error> {
+    pub(crate) fn add(&self, connection: UnixStream) -> Result<ConnectedVmm<'_>, Error> {
         let (connected, is_closed) = self.lock().add(self, connection);
         if is_closed { Err(Error::ShuttingDown) } else { Ok(connected) }
     }
@@ -98,23 +97,16 @@ impl Vmms {
     }
 }
 
-impl fmt::Debug for Vmms {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Vmms({} connected)", self.lock().vmms.len())
-    }
-}
-
 impl VmmsState {
     /// Adds a VMM. Returns it, and whether it must be dropped, without the lock, since the process is about to end.
-    fn add<'a>(&mut self, vmms: &'a Vmms, connection: UnixStream) -> (Connected<'a>, bool) {
+    fn add<'a>(&mut self, vmms: &'a Vmms, connection: UnixStream) -> (ConnectedVmm<'a>, bool) {
         let vmm = Arc::new(Vmm::new(connection));
         self.vmms.push(Arc::clone(&vmm));
-        (Connected { vmms, vmm }, self.is_closed)
+        (ConnectedVmm { vmms, vmm }, self.is_closed)
     }
 }
 
 /// A socket that VMMs connect to. Each of them is known to [`Vmms`] from the moment that it is accepted.
-#[derive(Debug)]
 pub(crate) struct VmmSocket<'a> {
     vmms: &'a Vmms,
     socket: Arc<UnixListener>,
@@ -133,9 +125,9 @@ impl AsFd for VmmSocket<'_> {
 }
 
 impl<'a> Listen for VmmSocket<'a> {
-    type Connection = Connected<'a>;
+    type Connection = ConnectedVmm<'a>;
 
-    fn accept(&self) -> io::Result<Connected<'a>> {
+    fn accept(&self) -> io::Result<ConnectedVmm<'a>> {
         loop {
             let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
             poll(&mut fds, None)?;
@@ -163,13 +155,12 @@ impl Drop for VmmSocket<'_> {
 }
 
 /// A VMM that is ended when this is dropped, if it needs the handler.
-#[derive(Debug)]
-pub(crate) struct Connected<'a> {
+pub(crate) struct ConnectedVmm<'a> {
     vmms: &'a Vmms,
     vmm: Arc<Vmm>,
 }
 
-impl Connected<'_> {
+impl ConnectedVmm<'_> {
     /// Returns the process at the other end.
     pub(crate) fn process(&self) -> Result<&Process, Error> {
         let found = self.vmm.process.as_ref();
@@ -201,13 +192,13 @@ impl Connected<'_> {
     }
 }
 
-impl Disconnect for Connected<'_> {
+impl Disconnect for ConnectedVmm<'_> {
     fn disconnect(&self) {
         self.vmm.connection.disconnect();
     }
 }
 
-impl Drop for Connected<'_> {
+impl Drop for ConnectedVmm<'_> {
     fn drop(&mut self) {
         self.end();
         self.vmms.lock().vmms.retain(|vmm| !Arc::ptr_eq(vmm, &self.vmm));

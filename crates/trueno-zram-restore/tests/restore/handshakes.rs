@@ -102,7 +102,7 @@ fn a_vmm_that_cannot_be_served_is_ended() {
     assert_eq!(start(&[(MESSAGE, "no JSON")]), SIGKILL);
     assert!(matches!(setup.report(), Err(Error::Message(_))));
     assert_eq!(start(&[(FEATURES, "0")]), SIGKILL);
-    assert!(matches!(setup.report(), Err(Error::NoRemoveEvents)));
+    assert!(matches!(setup.report(), Err(Error::NoEvents { name: "EVENT_REMOVE" })));
     assert_eq!(start(&[(FEATURES, "12")]), SIGKILL);
     assert!(matches!(setup.report(), Err(Error::Feature { name: "EVENT_REMAP" })));
     // Regions that the VMM has not registered: nothing can be filled, and nothing goes wrong here.

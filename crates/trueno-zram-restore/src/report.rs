@@ -1,0 +1,85 @@
+//! Notices while VMs and processes are restored, and the report at the end.
+
+use std::num::NonZeroUsize;
+
+use crate::error::Error;
+
+/// The work done for a VM, or for all processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RestoreReport {
+    /// Memory of the VM in bytes.
+    pub memory_bytes: u64,
+    /// Faults that were answered.
+    pub faults: u64,
+    /// Bytes that were copied, on faults or ahead of them.
+    pub copied_bytes: u64,
+    /// Bytes that were mapped as zeros.
+    pub zero_bytes: u64,
+    /// Bytes that the VM gave back.
+    pub removed_bytes: u64,
+    /// Faults on damaged pages, answered by poison.
+    pub poisoned: u64,
+    /// `true` if all memory was restored, and the VM no longer needed the handler.
+    pub complete: bool,
+}
+
+/// The fate of a VMM that could no longer be served although its memory was incomplete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It was ended (SIGKILL).
+    Killed,
+    /// Accesses to missing pages fail as on broken memory: the process that connected could not be ended, or the memory belongs
+    /// to another one.
+    Poisoned,
+    /// Neither was possible. It waits for missing pages forever, or they become zeros.
+    Unprotected,
+}
+
+/// Receives notices while VMs and processes run.
+pub(crate) type Notify = dyn Fn(Notice<'_>) + Send + Sync;
+
+/// An event of a running restore.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Notice<'a> {
+    /// A VMM has connected; its memory is served.
+    Connected {
+        /// Its number of regions.
+        regions: usize,
+        /// Their length.
+        memory_bytes: u64,
+    },
+    /// A page cannot be restored, and was poisoned: one that a VM touched, or any of a process.
+    Poisoned {
+        /// The page in the archive.
+        page: u64,
+        /// The reason.
+        error: &'a trueno_zram_archive::Error,
+    },
+    /// Memory ran short; the rest is restored when it is touched.
+    FillStopped,
+    /// All memory is restored: the VM or the process no longer needs the handler.
+    Complete,
+    /// A VMM has connected while the most VMs allowed at a time are served. It waits until one has ended. Reported once.
+    Crowded {
+        /// VMs that are restored at the same time.
+        vms_at_a_time: NonZeroUsize,
+    },
+    /// A VMM that has handed its userfaultfd over is not served any longer, or was never served.
+    Ended(Ending),
+    /// A process cannot be restored any further. It was ended; a child that it forked fails where it touches missing memory.
+    Failed {
+        /// The process, by its number in the dump.
+        pid: u32,
+        /// The reason.
+        error: &'a Error,
+    },
+}
+
+/// Notifies that a page was poisoned, if it was damaged.
+pub(crate) fn notify_poisoned(notify: &Notify, error: &Error) {
+    if let Error::Damaged { page, source } = error {
+        notify(Notice::Poisoned { page: *page, error: source });
+    }
+}

@@ -7,6 +7,13 @@ use std::path::{Path, PathBuf};
 use trueno_zram_io::open_regular_file;
 
 /// An error of an image directory, or of a lazy restore.
+///
+/// ```
+/// use trueno_zram_criu::{Error, ImageDir};
+/// let empty = tempfile::tempdir()?;
+/// assert!(matches!(ImageDir::open(empty.path()), Err(Error::NoPagemaps { .. })));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -153,6 +160,11 @@ impl Error {
 }
 
 /// The reason why a pagemap is refused.
+///
+/// ```
+/// use trueno_zram_criu::{Pagemap, PagemapProblem};
+/// assert_eq!(Pagemap::parse(&[0; 8]), Err(PagemapProblem::Magic { found: [0, 0] }));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PagemapProblem {

@@ -66,7 +66,7 @@ pub struct PagesName {
 }
 
 impl PagesName {
-    /// Parses a file name. Returns `None` if it is not that of a pages file.
+    /// Parses a file name. Returns `None` if it is not that of a pages file. The example of [`PagesName`] parses some.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         let rest = name.strip_prefix("pages-")?;
@@ -77,7 +77,7 @@ impl PagesName {
 }
 
 impl ImageDir {
-    /// Reads the pagemaps of a directory.
+    /// Reads the pagemaps of a directory. The example of [`ImageDir`] opens one.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Pagemap`]; [`Error::NoPagemaps`]; [`Error::SharedPages`].
@@ -112,6 +112,18 @@ impl ImageDir {
 
     /// Keeps only the process whose pages are in `pages-N.img`, and shared memory.
     ///
+    /// ```
+    /// use trueno_zram_criu::ImageDir;
+    /// # use trueno_zram_criu::{Pagemap, PagemapEntry};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let entries = vec![PagemapEntry { address: 0x7000, pages: 2, parent: false, lazy: true, present: true }];
+    /// # std::fs::write(dir.path().join("pagemap-42.img"), Pagemap { pages_id: 1, entries }.encode())?;
+    /// let images = ImageDir::open(dir.path())?.only(1)?;
+    /// assert!(images.describes(1));
+    /// assert!(images.only(2).is_err(), "no pagemap names pages-2.img");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::NoPages`] if there is none.
     pub fn only(mut self, pages_id: u32) -> Result<Self, Error> {
@@ -122,13 +134,23 @@ impl ImageDir {
         Ok(self)
     }
 
-    /// Returns `true` if a pagemap describes the pages in `pages-N.img`.
+    /// Returns `true` if a pagemap describes the pages in `pages-N.img`: [`only`](Self::only) has an example.
     #[must_use]
     pub fn describes(&self, pages_id: u32) -> bool {
         self.processes.iter().chain(&self.shared).any(|image| image.pagemap.pages_id == pages_id)
     }
 
-    /// Returns the pages files of the directory that exist.
+    /// Returns the pages files in a directory.
+    ///
+    /// ```
+    /// use trueno_zram_criu::{ImageDir, PagesName};
+    /// let dir = tempfile::tempdir()?;
+    /// let path = dir.path().join("pages-1.img.lz4");
+    /// std::fs::write(&path, "an archive")?;
+    /// std::fs::write(dir.path().join("core-42.img"), "registers")?;
+    /// assert_eq!(ImageDir::pages_files(dir.path())?, [(PagesName { pages_id: 1, compressed: true }, path)]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Io`].

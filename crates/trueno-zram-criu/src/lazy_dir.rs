@@ -42,6 +42,17 @@ pub struct LazyDir {
 impl LazyDir {
     /// Creates the directory with access for its owner only, since it holds private memory.
     ///
+    /// ```
+    /// use trueno_zram_criu::LazyDir;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("lazy");
+    /// let lazy = LazyDir::create(&path)?;
+    /// assert!(path.is_dir() && LazyDir::create(&path).is_err());
+    /// drop(lazy);
+    /// assert!(!path.exists());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Io`] if something is there.
     pub fn create(path: &Path) -> Result<Self, Error> {
@@ -50,7 +61,7 @@ impl LazyDir {
     }
 
     /// Fills the directory as `criu dump --lazy-pages` would: with the pages that a process needs before it runs, and pagemaps
-    /// that mark the others as lazy.
+    /// that mark the others as lazy. The example of [`LazyDir`] fills one.
     ///
     /// Other images become symbolic links. The original directory is not changed. The opener finds the bases of deltas.
     ///
@@ -105,6 +116,17 @@ impl LazyDir {
     }
 
     /// Removes the directory, even while another thread writes to it: for a process that is about to end.
+    ///
+    /// ```
+    /// use trueno_zram_criu::LazyDir;
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("lazy");
+    /// let lazy = LazyDir::create(&path)?;
+    /// // As a handler of SIGTERM, say, while another thread has `lazy`.
+    /// LazyDir::remove(&path);
+    /// assert!(!path.exists());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn remove(path: &Path) {
         // A file may appear after the others are gone. Without the directory, none can.
         let _ = (0..REMOVE_TRIES).find(|_| {

@@ -25,7 +25,7 @@ pub const LAZY_PAGES_SOCKET: &str = "lazy-pages.socket";
 /// "RSTF": all processes are restored, and about to run.
 const FINISHED: i32 = 0x5253_5446;
 
-/// Fills the memory of processes that `criu restore --lazy-pages` restores.
+/// Fills the memory of processes that `criu restore --lazy-pages` restores. The example of the [crate] serves some.
 ///
 /// A process never sees zeros in place of what is missing, with the exceptions in `docs/RESTORE.md`: if its memory cannot be
 /// restored, it is ended. See [`ProcessRestore`].
@@ -60,6 +60,15 @@ impl LazyPages {
     ///
     /// The kernel then reports the sender of each message: numbers in the images may be those of another PID namespace.
     ///
+    /// ```
+    /// use trueno_zram_criu::{LAZY_PAGES_SOCKET, LazyPages};
+    /// # let work_dir = tempfile::tempdir()?;
+    /// # let work_dir = work_dir.path();
+    /// let listener = std::os::unix::net::UnixListener::bind(work_dir.join(LAZY_PAGES_SOCKET))?;
+    /// LazyPages::prepare_socket(&listener)?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of the operating system.
     pub fn prepare_socket(socket: impl AsFd) -> io::Result<()> {
@@ -78,15 +87,17 @@ impl LazyPages {
     /// The first connection that sends something, or ends, is taken for `criu restore`. Silent connections do not keep it out, and are
     /// closed then. It connects long before it has a process to send, so there is no time limit.
     ///
-    /// ```no_run
-    /// use std::os::unix::net::UnixListener;
-    /// use trueno_zram_criu::{DumpedMemory, ImageDir, LazyPages};
-    /// use trueno_zram_io::ArchiveOpener;
-    /// let memory = DumpedMemory::open(&ImageDir::open("images".as_ref())?, &ArchiveOpener::new())?;
-    /// let daemon = LazyPages::new(memory, Default::default(), |notice| eprintln!("{notice:?}"))?;
-    /// let listener = UnixListener::bind(trueno_zram_criu::LAZY_PAGES_SOCKET)?;
+    /// ```
+    /// use std::os::unix::net::{UnixListener, UnixStream};
+    /// use trueno_zram_criu::{DumpedMemory, Error, LazyPages};
+    /// # let dir = tempfile::tempdir()?;
+    /// # let path = dir.path().join("lazy-pages.socket");
+    /// let daemon = LazyPages::new(DumpedMemory::default(), Default::default(), |_| {})?;
+    /// let listener = UnixListener::bind(&path)?;
     /// LazyPages::prepare_socket(&listener)?;
-    /// println!("{:?}", daemon.serve(&listener)?);
+    /// // A `criu restore` that fails at once.
+    /// drop(UnixStream::connect(&path)?);
+    /// assert!(matches!(daemon.serve(&listener), Err(Error::RestoreEnded)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
@@ -147,6 +158,20 @@ impl LazyPages {
     }
 
     /// Ends all processes that are not complete: for a process that is about to end.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_criu::{DumpedMemory, LazyPages};
+    /// # use std::os::unix::net::UnixListener;
+    /// # let (memory, listener) = (DumpedMemory::default(), UnixListener::bind("lazy-pages.socket")?);
+    /// let daemon = LazyPages::new(memory, Default::default(), |_| {})?;
+    /// std::thread::scope(|threads| {
+    ///     let served = threads.spawn(|| daemon.serve(&listener));
+    ///     // At the end of the service, from another thread:
+    ///     daemon.end_all();
+    ///     served.join()
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn end_all(&self) {
         self.restore.end_all();
     }

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::image_dir::ImageDir;
 use crate::pagemap::{Pagemap, PagemapEntry};
 
-/// The memory of processes.
+/// The memory of processes, as it was dumped.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -50,7 +50,8 @@ impl ProcessPages {
 }
 
 impl DumpedMemory {
-    /// Opens the pages of all processes of a directory. The opener finds the bases of deltas.
+    /// Opens the pages of all processes of a directory. The opener finds the bases of deltas. The example of [`ImageDir`] opens
+    /// some.
     ///
     /// # Errors
     /// [`Error`] if the directory, a pagemap or a pages file is not what it should be.
@@ -62,7 +63,7 @@ impl DumpedMemory {
         Ok(memory)
     }
 
-    /// Adds a process. `path` is the pagemap's, for messages.
+    /// Adds a process. `path` is the pagemap's, for errors. The example of [`DumpedMemory`] adds one.
     ///
     /// # Errors
     /// [`Error::PagesShort`] if the pagemap has more pages than the file.

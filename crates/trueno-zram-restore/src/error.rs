@@ -5,6 +5,17 @@ use std::io;
 use rustix::io::Errno;
 
 /// The reason why a VM or a process could not be restored, or not completely.
+///
+/// ```
+/// use std::io::Write;
+/// use std::os::unix::net::UnixStream;
+/// use trueno_zram_restore::{Error, Image, LazyRestore, RestoreOptions};
+/// let restore = LazyRestore::new(Image::new(vec![[7; 4096]; 32]), RestoreOptions::default());
+/// let (mut vmm, ours) = UnixStream::pair()?;
+/// vmm.write_all(b"[]")?;
+/// assert!(matches!(restore.serve(&ours), Err(Error::NoRegions)));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -123,6 +134,18 @@ pub enum Error {
 }
 
 /// The reason why a memory region is refused.
+///
+/// ```
+/// use std::io::Write;
+/// use std::os::unix::net::UnixStream;
+/// use trueno_zram_restore::{Error, Image, LazyRestore, RegionProblem, RestoreOptions};
+/// let restore = LazyRestore::new(Image::new(vec![[7; 4096]; 32]), RestoreOptions::default());
+/// let (mut vmm, ours) = UnixStream::pair()?;
+/// vmm.write_all(br#"[{"base_host_virt_addr": 4096, "size": 0, "offset": 0}]"#)?;
+/// let refused = restore.serve(&ours);
+/// assert!(matches!(refused, Err(Error::Region { index: 0, problem: RegionProblem::Empty })));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionProblem {

@@ -5,11 +5,24 @@
 //! from any [`Pages`], such as an [`Archive`](trueno_zram_archive::Archive), restores what lies near them and, in the
 //! background, everything else. Zero pages are mapped, not copied. Memory that a balloon gave back comes back as zeros, never
 //! with old content. A page that is damaged fails loudly: the access is poisoned or the VM is ended, and it never sees other
-//! bytes.
+//! bytes. Once all memory is restored, the handler withdraws, and the VM depends on it no longer.
 //!
-//! Once all memory is restored, the handler withdraws, and the VM depends on it no longer.
+//! ```no_run
+//! use std::os::unix::net::UnixListener;
+//! use trueno_zram_archive::Archive;
+//! use trueno_zram_restore::{LazyRestore, RestoreOptions};
 //!
-//! [`ProcessRestore`] does the same for running processes, which move, unmap and fork their memory meanwhile.
+//! let restore = LazyRestore::new(Archive::open("guest.mem.lz4")?, RestoreOptions::default());
+//! let listener = UnixListener::bind("uffd.sock")?;
+//! // Now load the snapshot with the memory backend `Uffd` and the path of the socket.
+//! restore.serve_all(&listener, None, |ended| println!("{ended:?}"))?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! - [`LazyRestore`] restores VMs. [`Touches`] names the memory to restore first.
+//! - [`ProcessRestore`] restores processes, which move, unmap and fork their memory meanwhile. Each is handed over as a [`Process`]
+//!   with its [`MissingMemory`]. The crate `trueno-zram-criu` does that for processes that CRIU restores.
+//! - [`RestoreOptions`] are for both, and both report [`Notice`]s meanwhile, and a [`RestoreReport`] at the end.
 //!
 //! [Firecracker's protocol]: https://github.com/firecracker-microvm/firecracker/blob/main/docs/snapshotting/handling-page-faults-on-snapshot-resume.md
 #![deny(unsafe_code)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use trueno_zram_connections::MAX_CONNECTIONS;
 
-/// The treatment of a VM or a process that touches a page that cannot be restored.
+/// The treatment of a VM or a process that touches a page that cannot be restored. [`RestoreOptions`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDamage {
     /// The access fails as on broken memory (SIGBUS, or a machine check in the guest), and the VM goes on if it can. Where

@@ -18,6 +18,12 @@ use crate::error::Error;
 pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A process, held by a pidfd, which never refers to another process even if the number is reused.
+///
+/// ```
+/// use trueno_zram_restore::{Error, Process};
+/// assert!(Process::open(std::process::id()).is_ok());
+/// assert!(matches!(Process::open(0), Err(Error::Process(_))));
+/// ```
 #[derive(Debug)]
 pub struct Process {
     pidfd: OwnedFd,
@@ -29,13 +35,7 @@ impl Process {
         Ok(Self { pidfd: peer_process(connection)? })
     }
 
-    /// Opens a process by its number.
-    ///
-    /// ```
-    /// let process = trueno_zram_restore::Process::open(std::process::id())?;
-    /// # drop(process);
-    /// # Ok::<(), trueno_zram_restore::Error>(())
-    /// ```
+    /// Opens a process by its number. The example of [`Process`] opens one.
     ///
     /// # Errors
     /// [`Error::Process`] if there is none.

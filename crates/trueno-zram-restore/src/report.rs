@@ -5,10 +5,19 @@ use std::num::NonZeroUsize;
 use crate::error::Error;
 
 /// The work done for a VM, or for all processes.
+///
+/// ```
+/// use trueno_zram_restore::{ProcessRestore, RestoreOptions};
+/// let restore = ProcessRestore::new(RestoreOptions::default())?;
+/// restore.start_fill();
+/// let report = restore.run()?;
+/// assert_eq!((report.memory_bytes, report.complete), (0, true));
+/// # Ok::<(), trueno_zram_restore::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RestoreReport {
-    /// Memory of the VM in bytes.
+    /// The memory of the VM, or of all processes, in bytes.
     pub memory_bytes: u64,
     /// Faults that were answered.
     pub faults: u64,
@@ -16,15 +25,15 @@ pub struct RestoreReport {
     pub copied_bytes: u64,
     /// Bytes that were mapped as zeros.
     pub zero_bytes: u64,
-    /// Bytes that the VM gave back.
+    /// Bytes that were given back, and unmapped.
     pub removed_bytes: u64,
-    /// Faults on damaged pages, answered by poison.
+    /// Damaged pages that were poisoned.
     pub poisoned: u64,
-    /// `true` if all memory was restored, and the VM no longer needed the handler.
+    /// `true` if all memory was restored, and the VM or the processes no longer needed the handler.
     pub complete: bool,
 }
 
-/// The fate of a VMM that could no longer be served although its memory was incomplete.
+/// The fate of a VMM that could no longer be served although its memory was incomplete. [`Notice`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// It was ended (SIGKILL).
@@ -40,6 +49,19 @@ pub enum Ending {
 pub(crate) type Notify = dyn Fn(Notice<'_>) + Send + Sync;
 
 /// An event of a running restore.
+///
+/// ```
+/// use trueno_zram_restore::{Ending, Notice};
+/// fn warning(notice: &Notice<'_>) -> Option<String> {
+///     match notice {
+///         Notice::Poisoned { page, error } => Some(format!("page {page} was poisoned: {error}")),
+///         Notice::Ended(Ending::Unprotected) => Some("end the VM: it would see zeros".into()),
+///         _ => None,
+///     }
+/// }
+/// assert_eq!(warning(&Notice::Complete), None);
+/// assert!(warning(&Notice::Ended(Ending::Unprotected)).is_some());
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Notice<'a> {

@@ -20,7 +20,7 @@ use crate::report::{Notice, Notify, RestoreReport};
 use crate::uffd::Userfaultfd;
 use crate::wake::Wake;
 
-/// The missing memory of a process, as the process hands it over.
+/// The missing memory of a process, as the process hands it over. The example of [`ProcessRestore`] makes one.
 pub struct MissingMemory {
     /// The number of the process in the dump, for notices.
     pub pid: u32,
@@ -122,7 +122,7 @@ impl ProcessRestore {
         self
     }
 
-    /// Adds a process whose memory is missing. Its faults are answered from now on.
+    /// Adds a process whose memory is missing. Its faults are answered from now on. The example of [`ProcessRestore`] adds one.
     ///
     /// # Errors
     /// If `memory.uffd` is not a userfaultfd with events for fork, remap, remove and unmap, or an extent makes no sense. The process
@@ -179,13 +179,13 @@ impl ProcessRestore {
     }
 
     /// Begins to restore everything in the background, and lets [`run`](Self::run) end when that is done: all processes were
-    /// added, and are about to run.
+    /// added, and are about to run. The example of [`new`](Self::new) begins and ends without any.
     pub fn start_fill(&self) {
         self.queue.start();
         self.wake.wake();
     }
 
-    /// Answers faults until all memory is restored, or all processes have ended.
+    /// Answers faults until all memory is restored, or all processes have ended. The example of [`ProcessRestore`] restores one.
     ///
     /// # Errors
     /// If restoring ended early. All processes that were not complete have been ended then. The failure of a single process
@@ -256,7 +256,7 @@ impl ProcessRestore {
         self.lock_dependents().ending
     }
 
-    /// Records that a process would see zeros without the handler. Returns `false` if it is too late for that.
+    /// Adds memory that depends on the handler. Returns `false` after [`end_all`](Self::end_all).
     pub(super) fn add_dependent(&self, memory: &Arc<ProcessMemory>) -> bool {
         let mut dependents = self.lock_dependents();
         if !dependents.ending {
@@ -265,7 +265,7 @@ impl ProcessRestore {
         !dependents.ending
     }
 
-    /// Records that a process no longer needs the handler.
+    /// Removes memory that no longer depends on the handler.
     pub(super) fn remove_dependent(&self, memory: &Arc<ProcessMemory>) {
         self.lock_dependents().memories.retain(|other| !Arc::ptr_eq(other, memory));
     }

@@ -33,7 +33,7 @@ pub struct Touches {
 }
 
 impl Touches {
-    /// Reads a file of touches.
+    /// Reads a file of touches. The example of [`Touches`] reads one.
     ///
     /// # Errors
     /// [`Error::Touches`] with the line that is malformed; [`Error::System`] if reading fails.
@@ -63,7 +63,7 @@ impl Touches {
         Ok(Self { order })
     }
 
-    /// Writes a file of touches.
+    /// Writes a file of touches, as in the example of [`Touches`].
     ///
     /// # Errors
     /// Those of `out`.

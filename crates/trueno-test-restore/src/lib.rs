@@ -7,14 +7,11 @@
 //! - [`stand_in`]: a second process that obeys, seen from both sides;
 //! - [`userfaultfd`]: memory whose pages are missing until a handler fills them;
 //! - [`vmm`]: a second process that behaves as a VMM does.
+#![cfg(target_os = "linux")]
 
-#[cfg(target_os = "linux")]
 pub mod scheduling;
-#[cfg(target_os = "linux")]
 pub mod stand_in;
-#[cfg(target_os = "linux")]
 pub mod userfaultfd;
-#[cfg(target_os = "linux")]
 pub mod vmm;
 
 use trueno_zram_archive::{ArchiveWriter, WriteOptions};

@@ -110,13 +110,14 @@ impl LazyPages {
             // Without this thread, everything is checked when it is touched.
             let checks = || early.run(&self.memory);
             let _ = thread::Builder::new().name("early checks".into()).spawn_scoped(threads, checks);
-            let served = self.serve_next(listener, &early);
+            let served = self.accept(listener, &early);
             early.end();
             served
         })
     }
 
-    fn serve_next(&self, listener: &UnixListener, early: &EarlyChecks) -> Result<RestoreReport, Error> {
+    /// Accepts `criu restore`, and serves it.
+    fn accept(&self, listener: &UnixListener, early: &EarlyChecks) -> Result<RestoreReport, Error> {
         let served = Mutex::new(None);
         let accepted = serve_each(listener, Some(1), |client| {
             let first = receive_word(client.connection());
@@ -138,15 +139,15 @@ impl LazyPages {
     ) -> Result<RestoreReport, Error> {
         thread::scope(|threads| {
             let handler = threads.spawn(|| self.restore.run());
-            let taken = first.and_then(|first| self.take_over(connection, first));
+            let received = first.and_then(|first| self.receive_processes(connection, first));
             early.end();
-            match &taken {
+            match &received {
                 Ok(()) => self.restore.start_fill(),
-                // The processes taken over would not be served.
+                // The processes received so far would not be served.
                 Err(_) => self.restore.end_all(),
             }
             let report = handler.join().unwrap_or(Err(trueno_zram_restore::Error::FillPanicked));
-            taken?;
+            received?;
             Ok(report?)
         })
     }
@@ -176,22 +177,23 @@ impl LazyPages {
         self.restore.end_all();
     }
 
-    /// Takes all processes over.
-    fn take_over(&self, connection: &UnixStream, first: i32) -> Result<(), Error> {
+    /// Receives all processes, the number of the first one having been received.
+    fn receive_processes(&self, connection: &UnixStream, first: i32) -> Result<(), Error> {
         let mut word = first;
         loop {
             match word {
                 FINISHED => return Ok(()),
                 // A zombie has no memory.
                 ..0 => {}
-                pid => self.take(connection, pid, receive(connection, &mut [0])?)?,
+                pid => self.receive_process(connection, pid)?,
             }
             word = receive_word(connection)?;
         }
     }
 
-    fn take(&self, connection: &UnixStream, pid: i32, received: Received) -> Result<(), Error> {
-        let Received { mut fds, sender, is_truncated, .. } = received;
+    /// Receives the userfaultfd of a process, and starts to serve it.
+    fn receive_process(&self, connection: &UnixStream, pid: i32) -> Result<(), Error> {
+        let Received { mut fds, sender, is_truncated, .. } = receive(connection, &mut [0])?;
         let wrong = |problem| Error::Handover { pid, problem };
         let (Some(fd), true) = (fds.pop(), fds.is_empty() && !is_truncated) else {
             return Err(wrong("without one file descriptor"));

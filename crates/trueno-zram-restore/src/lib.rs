@@ -48,7 +48,7 @@ pub use options::{OnDamage, RestoreOptions};
 pub use process::Process;
 pub use processes::{MemoryExtent, MissingMemory, ProcessRestore};
 pub use report::{Ending, Notice, RestoreReport};
-pub use trueno_zram_archive::{Image, Pages, PlainPages, Visit};
+pub use trueno_zram_archive::{Image, Pages};
 pub use vms::{LazyRestore, Touches};
 
 /// Runs the examples of the README as tests.

@@ -20,7 +20,8 @@ impl AtomicBitSet {
     /// Returns `true` if the number is new.
     pub(crate) fn insert(&self, unit: usize) -> bool {
         let bit = 1 << (unit % 64);
-        self.0[unit / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
+        // A number that is there already takes a read only.
+        !self.contains(unit) && self.0[unit / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
     fn remove(&self, unit: usize) {

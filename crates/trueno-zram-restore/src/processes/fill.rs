@@ -100,7 +100,7 @@ impl FillQueue {
                 state.next = state.next.wrapping_add(1);
                 while !state.memories.is_empty() {
                     let at = state.next % state.memories.len();
-                    if let Some(run) = state.memories[at].runs.take_next() {
+                    if let Some(run) = state.memories[at].progress.take_next() {
                         return Some((Arc::clone(&state.memories[at]), run));
                     }
                     state.memories.swap_remove(at);
@@ -140,7 +140,7 @@ impl Filler<'_> {
             if thread::panicking() {
                 restore.fail(memory, Error::FillPanicked);
             }
-            if memory.runs.finish(number) || memory.has_ended() {
+            if memory.progress.finish(number) || memory.has_ended() {
                 restore.wake.wake();
             }
         });
@@ -177,7 +177,7 @@ impl Filler<'_> {
         let mut left = vec![true; calls.len()];
         let call_of = |unit: usize| unit.checked_sub(first).map(|unit| unit / FILL_CALL_UNITS);
         while let Some(next) = left.iter().position(|is_left| *is_left) {
-            let mut urgent = self.memory.runs.urgent().filter_map(call_of);
+            let mut urgent = self.memory.progress.urgent().filter_map(call_of);
             let call = urgent.find(|call| left.get(*call) == Some(&true)).unwrap_or(next);
             left[call] = false;
             self.fill_call(first + call * FILL_CALL_UNITS, calls[call])?;

@@ -346,21 +346,20 @@ impl<'a> ProcessHandler<'a> {
         };
         // It may be filled at another address. Then the content of this one is known.
         let is_uncertain = memory.layout().is_uncertain(unit);
-        let done = |is_done: bool| match is_done {
-            true if is_uncertain && !memory.lazy.states.is_wanted(unit) => Answer::Retry,
-            true => Answer::Done,
-            false => Answer::Retry,
+        let done = |is_done: bool| {
+            let is_elsewhere = is_uncertain && !memory.lazy.states.is_wanted(unit);
+            if is_done && !is_elsewhere { Answer::Done } else { Answer::Retry }
         };
         let run = memory.contents.run_of(unit);
-        if memory.runs.is_being_filled(run) {
-            memory.runs.set_urgent(unit);
+        if memory.progress.is_being_filled(run) {
+            memory.progress.set_urgent(unit);
             return Ok(if is_uncertain { Answer::Retry } else { Answer::Delegated });
         }
-        memory.runs.ask_for(run + 1);
+        memory.progress.ask_for(run + 1);
         // A first page takes as long as its whole group. A process that begins to run touches only a few pages of each.
         let is_located = memory.lazy.source.is_located(memory.contents.page_of(unit));
-        if !is_located && self.restore.queue.is_filling() && memory.runs.take(run) {
-            memory.runs.set_urgent(unit);
+        if !is_located && self.restore.queue.is_filling() && memory.progress.take(run) {
+            memory.progress.set_urgent(unit);
             self.fill_run(memory, run);
             return Ok(done(!memory.lazy.states.is_wanted(unit)));
         }
@@ -439,7 +438,7 @@ impl<'a> ProcessHandler<'a> {
         for served in std::mem::take(&mut self.served) {
             let memory = &served.memory;
             // It is still needed while its changes may concern a child.
-            let is_done = !memory.runs.has_unfinished() && memory.is_complete() && !served.has_unsettled_children();
+            let is_done = !memory.progress.has_unfinished() && memory.is_complete() && !served.has_unsettled_children();
             if memory.has_ended() || is_done {
                 self.restore.remove_dependent(memory);
                 self.restore.queue.remove(memory);
@@ -450,7 +449,7 @@ impl<'a> ProcessHandler<'a> {
                 }
                 continue;
             }
-            let is_lost = memory.is_lost() && !memory.runs.has_unfinished() && !served.has_unsettled_children();
+            let is_lost = memory.is_lost() && !memory.progress.has_unfinished() && !served.has_unsettled_children();
             if is_lost && memory.try_poison_missing().is_err() && memory.process.is_none() {
                 self.stuck.push(Arc::clone(memory));
                 continue;

@@ -152,9 +152,7 @@ impl Layout {
 
     /// Returns the spans that have units in a range of addresses, cut to it.
     pub(super) fn parts_in(&self, range: &Range<u64>) -> Vec<UnitSpan> {
-        let first = self.by_address.range(..=range.start).next_back().map_or(0, |(start, _)| *start);
-        let spans = self.by_address.range(first..range.end.max(first)).map(|(_, span)| span);
-        spans.chain(self.alternatives()).filter_map(|span| span.part_in(range)).collect()
+        self.placed_near(range).chain(self.alternatives()).filter_map(|span| span.part_in(range)).collect()
     }
 
     /// Returns all spans by address, and then the alternatives. A unit may be in more than one.
@@ -245,8 +243,13 @@ impl Layout {
     }
 
     fn has_other_unit_placed(&self, span: &UnitSpan) -> bool {
-        let first = self.by_address.range(..=span.start).next_back().map_or(span.start, |(start, _)| *start);
-        self.by_address.range(first..span.end()).any(|(_, other)| other.differs_from(span))
+        self.placed_near(&(span.start..span.end())).any(|other| other.differs_from(span))
+    }
+
+    /// Returns the spans with an address that may reach into a range of addresses.
+    fn placed_near(&self, range: &Range<u64>) -> impl Iterator<Item = &UnitSpan> {
+        let first = self.by_address.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
+        self.by_address.range(first..range.end.max(first)).map(|(_, span)| span)
     }
 
     /// Forgets alternatives of units that are not wanted any more: wherever they are, their content is there. What is missing at
@@ -304,8 +307,7 @@ impl Layout {
 
     /// Removes all units in a range of addresses.
     fn cut(&mut self, range: &Range<u64>) -> Vec<UnitSpan> {
-        let first = self.by_address.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
-        let spans: Vec<UnitSpan> = self.by_address.range(first..range.end.max(first)).map(|(_, span)| *span).collect();
+        let spans: Vec<UnitSpan> = self.placed_near(range).copied().collect();
         let mut cut = Vec::new();
         for span in spans {
             let Some(part) = span.part_in(range) else { continue };

@@ -10,7 +10,7 @@ use trueno_zram_core::{PAGE_SIZE, Page};
 
 use super::contents::{Contents, MemoryExtent};
 use super::layout::{Layout, UnitSpan};
-use super::runs::Runs;
+use super::run_progress::RunProgress;
 use crate::error::Error;
 use crate::lazy_memory::{Content, Filled, LazyMemory, Stop};
 use crate::process::Process;
@@ -30,7 +30,7 @@ pub(super) struct ProcessMemory {
     /// Unknown for a child that was forked after the restore: the kernel does not tell.
     pub(super) process: Option<Process>,
     pub(super) contents: Arc<Contents>,
-    pub(super) runs: Runs,
+    pub(super) progress: RunProgress,
     /// Changed only while the gate is shut.
     layout: RwLock<Layout>,
     /// Units that are not mapped anywhere, so that no thread can touch them.
@@ -65,7 +65,7 @@ impl ProcessMemory {
             lazy,
             pid,
             process: None,
-            runs: Runs::new(contents.runs.len()),
+            progress: RunProgress::new(contents.runs.len()),
             layout: RwLock::new(layout),
             absent: AtomicBitSet::new(contents.units),
             unsettled: AtomicBool::new(false),

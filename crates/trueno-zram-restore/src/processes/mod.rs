@@ -6,7 +6,7 @@ mod handler;
 mod layout;
 mod memory;
 mod restore;
-mod runs;
+mod run_progress;
 mod streams;
 
 pub use contents::MemoryExtent;

@@ -19,7 +19,7 @@ use crate::wake::Wake;
 const CALL_UNITS: usize = 16;
 
 /// 4 KiB pages that a worker takes at a time: a group of an archive, which is read and checked once.
-const RUN_UNITS: usize = 1024;
+const RUN_PAGES: usize = trueno_zram_archive::GROUP_PAGES;
 
 /// The state of the fill that the workers share.
 pub(crate) struct BackgroundFill<'a> {
@@ -48,7 +48,7 @@ fn window_units(session: &Session<'_>, window: u64) -> Option<Range<usize>> {
 fn runs(region: &Region) -> impl Iterator<Item = Range<usize>> + use<> {
     let (region, mut start) = (*region, region.first_unit);
     std::iter::from_fn(move || {
-        let pages = RUN_UNITS - usize::try_from(region.page_of(start) % RUN_UNITS as u64).expect("small");
+        let pages = RUN_PAGES - usize::try_from(region.page_of(start) % RUN_PAGES as u64).expect("small");
         let run = start..region.units().end.min(start + pages.div_ceil(region.pages_per_unit()));
         start = run.end;
         (!run.is_empty()).then_some(run)
@@ -107,7 +107,7 @@ impl<'a> BackgroundFill<'a> {
     pub(crate) fn work(&self) {
         // Faults come first. Where the priority cannot be lowered, the scheduler is fair.
         let _ = rustix::process::setpriority_process(None, 10);
-        let mut buffer = AlignedPages::new(RUN_UNITS);
+        let mut buffer = AlignedPages::new(RUN_PAGES);
         while !self.is_stopped() {
             let Some(units) = self.parts.get(self.next.fetch_add(1, Ordering::Relaxed)) else { return };
             let Some(region) = self.session.regions.of_unit(units.start) else { continue };

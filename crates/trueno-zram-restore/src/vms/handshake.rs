@@ -45,10 +45,11 @@ impl Handshake {
                 // The kernel drops descriptors beyond the limit of this process.
                 return Err(Error::System { call: "receiving a file descriptor", source: Errno::MFILE.into() });
             }
+            if self.message.len() > MESSAGE_LIMIT {
+                return Err(Error::MessageTooLong { limit: MESSAGE_LIMIT });
+            }
             match serde_json::from_slice::<serde::de::IgnoredAny>(&self.message) {
-                Err(error) if error.is_eof() && self.message.len() <= MESSAGE_LIMIT => {}
-                Err(error) if error.is_eof() => return Err(Error::MessageTooLong { limit: MESSAGE_LIMIT }),
-                _ if self.message.len() > MESSAGE_LIMIT => return Err(Error::MessageTooLong { limit: MESSAGE_LIMIT }),
+                Err(error) if error.is_eof() => {}
                 Err(error) => return Err(Error::Message(error)),
                 Ok(_) => return Ok(()),
             }

@@ -100,7 +100,7 @@ impl TouchRecorder {
     /// Records a touch of a window.
     pub(crate) fn record(&self, window: u64) {
         let Some(number) = usize::try_from(window).ok().filter(|number| *number < self.windows) else { return };
-        if !self.touched.contains(number) && self.touched.insert(number) {
+        if self.touched.insert(number) {
             self.lock_order().push(window);
         }
     }

@@ -16,8 +16,7 @@ use trueno_test_restore::vmm::{self, GuestPages, HELPER, MESSAGE, is_allowed};
 use trueno_zram_core::Page;
 use trueno_zram_restore::{Ending, Error, Image, LazyRestore, Notice, OnDamage, RestoreOptions};
 
-use crate::failures::Damaged;
-use crate::support::{Setup, on_demand};
+use crate::support::{Setup, damaged, on_demand};
 
 /// A socket that nobody accepts from, and the image of its VMMs.
 struct Queue {
@@ -143,7 +142,7 @@ fn memory_of_a_process_that_is_not_known_is_poisoned_when_it_cannot_be_served() 
     }
     let pages = pages(200);
     let (report, endings) = channel();
-    let source = Damaged { image: Image::new(pages.clone()), page: 77 };
+    let source = damaged(&pages, 77);
     let options = on_demand().with_on_damage(OnDamage::Kill);
     let restore = LazyRestore::new(source, options).on_notice(move |notice| {
         if let Notice::Ended(ending) = notice {

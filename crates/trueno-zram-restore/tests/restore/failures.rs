@@ -14,30 +14,9 @@ use trueno_test_restore::vmm::{self, GuestPages, is_allowed};
 use trueno_zram_archive::Archive;
 use trueno_zram_core::Page;
 use trueno_zram_io::MappedFile;
-use trueno_zram_restore::{Error, Image, LazyRestore, OnDamage, Pages, RestoreOptions};
+use trueno_zram_restore::{Error, Image, LazyRestore, OnDamage, RestoreOptions};
 
-use crate::support::{Setup, on_demand};
-
-/// Pages that can be restored, but for one.
-pub(crate) struct Damaged {
-    pub(crate) image: Image,
-    pub(crate) page: u64,
-}
-
-impl Pages for Damaged {
-    fn len_bytes(&self) -> u64 {
-        self.image.len_bytes()
-    }
-
-    fn read(&self, first: u64, out: &mut [Page]) -> Result<(), trueno_zram_archive::Error> {
-        let is_damaged = (first..first + out.len() as u64).contains(&self.page);
-        self.image.read(if is_damaged { u64::MAX } else { first }, out)
-    }
-
-    fn is_zero(&self, page: u64) -> Result<bool, trueno_zram_archive::Error> {
-        self.image.is_zero(page)
-    }
-}
+use crate::support::{Hooked, Setup, damaged, on_demand};
 
 #[test]
 fn a_damaged_page_is_poisoned_and_all_others_are_right() {
@@ -46,7 +25,7 @@ fn a_damaged_page_is_poisoned_and_all_others_are_right() {
     }
     let pages = pages(200);
     for options in [on_demand(), RestoreOptions::default()] {
-        let source = Damaged { image: Image::new(pages.clone()), page: 77 };
+        let source = damaged(&pages, 77);
         let setup = Setup::with(&pages, LazyRestore::new(source, options));
         let mut vmm = setup.vmm();
         vmm.must("verify 0 77");
@@ -65,7 +44,7 @@ fn a_damaged_page_ends_the_vm_if_asked_for() {
     }
     let pages = pages(200);
     for options in [on_demand(), RestoreOptions::default()] {
-        let source = Damaged { image: Image::new(pages.clone()), page: 77 };
+        let source = damaged(&pages, 77);
         let options = options.with_on_damage(OnDamage::Kill);
         let setup = Setup::with(&pages, LazyRestore::new(source, options));
         let mut vmm = setup.vmm();
@@ -85,7 +64,7 @@ fn a_vm_that_is_ended_never_sees_zeros() {
     stay_on_one_core();
     let pages = pages(200);
     for _ in 0..4 {
-        let source = Damaged { image: Image::new(pages.clone()), page: 77 };
+        let source = damaged(&pages, 77);
         let options = on_demand().with_on_damage(OnDamage::Kill);
         let setup = Setup::with(&pages, LazyRestore::new(source, options));
         let mut vmm = setup.vmm();
@@ -104,7 +83,7 @@ fn removing_a_damaged_page_makes_it_zeros() {
         return;
     }
     let pages = pages(200);
-    let source = Damaged { image: Image::new(pages.clone()), page: 77 };
+    let source = damaged(&pages, 77);
     let setup = Setup::with(&pages, LazyRestore::new(source, RestoreOptions::default()));
     let mut vmm = setup.vmm();
     vmm.must("remove 77 1");
@@ -205,24 +184,6 @@ fn a_mapped_archive_that_is_cut_during_the_background_fill_shows_a_vm_no_wrong_b
     }
 }
 
-/// A source with a bug.
-struct Panicking(Image);
-
-impl Pages for Panicking {
-    fn len_bytes(&self) -> u64 {
-        self.0.len_bytes()
-    }
-
-    fn read(&self, first: u64, out: &mut [Page]) -> Result<(), trueno_zram_archive::Error> {
-        assert!(!(first..first + out.len() as u64).contains(&50), "of the test");
-        self.0.read(first, out)
-    }
-
-    fn is_zero(&self, page: u64) -> Result<bool, trueno_zram_archive::Error> {
-        self.0.is_zero(page)
-    }
-}
-
 #[test]
 fn a_handler_that_panics_ends_its_vm() {
     if !is_allowed() {
@@ -231,7 +192,11 @@ fn a_handler_that_panics_ends_its_vm() {
     let pages = pages(100);
     // In the handler, and in a worker of the fill.
     for options in [on_demand(), RestoreOptions::default().with_around_bytes(0)] {
-        let setup = Setup::with(&pages, LazyRestore::new(Panicking(Image::new(pages.clone())), options));
+        let source = Hooked::new(&pages, |read| {
+            assert!(!read.contains(&50), "of the test");
+            true
+        });
+        let setup = Setup::with(&pages, LazyRestore::new(source, options));
         let mut vmm = setup.vmm();
         let _ = vmm.ask("all");
         assert_eq!(vmm.signal(), SIGKILL);

@@ -8,10 +8,10 @@ use trueno_test_pages::corpus::numbered_pages as pages;
 use trueno_test_restore::archive_of;
 use trueno_test_restore::vmm::{GuestPages, is_allowed};
 use trueno_zram_archive::Archive;
-use trueno_zram_core::{PAGE_SIZE, Page};
+use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_restore::{Image, LazyRestore, Notice, Pages, RestoreOptions, Touches};
 
-use crate::support::{Setup, on_demand};
+use crate::support::{Hooked, Setup, on_demand};
 
 #[test]
 fn every_page_is_right_in_whatever_order_it_is_touched() {
@@ -123,27 +123,6 @@ fn a_vm_whose_memory_is_complete_no_longer_needs_the_handler() {
     assert_eq!((report.faults, report.removed_bytes), (0, 0));
 }
 
-/// Notes the order in which pages are asked for.
-struct Logged {
-    image: Image,
-    order: Arc<Mutex<Vec<u64>>>,
-}
-
-impl Pages for Logged {
-    fn len_bytes(&self) -> u64 {
-        self.image.len_bytes()
-    }
-
-    fn read(&self, first: u64, out: &mut [Page]) -> Result<(), trueno_zram_archive::Error> {
-        self.order.lock().unwrap().extend(first..first + out.len() as u64);
-        self.image.read(first, out)
-    }
-
-    fn is_zero(&self, page: u64) -> Result<bool, trueno_zram_archive::Error> {
-        self.image.is_zero(page)
-    }
-}
-
 #[test]
 fn recorded_touches_are_restored_first_the_next_time() {
     if !is_allowed() {
@@ -163,7 +142,11 @@ fn recorded_touches_are_restored_first_the_next_time() {
     assert_eq!(String::from_utf8(text.clone()).unwrap(), "trueno-zram touches 1\n496\n96\n32\n0\n");
 
     let order = Arc::new(Mutex::new(Vec::new()));
-    let source = Logged { image: Image::new(pages.clone()), order: Arc::clone(&order) };
+    let log = Arc::clone(&order);
+    let source = Hooked::new(&pages, move |read| {
+        log.lock().unwrap().extend(read);
+        true
+    });
     let options = RestoreOptions::default().with_workers(std::num::NonZeroUsize::MIN);
     let touches = Touches::read(&text[..]).unwrap();
     let (sender, complete) = channel();

@@ -1,6 +1,7 @@
 //! Archives on disk, and a handler that serves them.
 
 use std::fs;
+use std::ops::Range;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,11 +15,43 @@ use trueno_test_restore::stand_in::StandIn;
 use trueno_test_restore::vmm::{self, GuestPages};
 use trueno_zram_archive::Archive;
 use trueno_zram_core::Page;
-use trueno_zram_restore::{Error, LazyRestore, RestoreOptions, RestoreReport};
+use trueno_zram_restore::{Error, Image, LazyRestore, Pages, RestoreOptions, RestoreReport};
 
 /// Tests that nothing disturbs: faults only.
 pub(crate) fn on_demand() -> RestoreOptions {
     RestoreOptions::default().with_background_fill(false).with_around_bytes(0)
+}
+
+/// An image whose reads are passed to a function first. A read that it refuses fails.
+pub(crate) struct Hooked<F> {
+    image: Image,
+    hook: F,
+}
+
+impl<F: Fn(Range<u64>) -> bool + Send + Sync> Hooked<F> {
+    pub(crate) fn new(pages: &[Page], hook: F) -> Self {
+        Self { image: Image::new(pages.to_vec()), hook }
+    }
+}
+
+/// Returns pages of which one is damaged.
+pub(crate) fn damaged(pages: &[Page], page: u64) -> impl Pages + use<> {
+    Hooked::new(pages, move |read| !read.contains(&page))
+}
+
+impl<F: Fn(Range<u64>) -> bool + Send + Sync> Pages for Hooked<F> {
+    fn len_bytes(&self) -> u64 {
+        self.image.len_bytes()
+    }
+
+    fn read(&self, first: u64, out: &mut [Page]) -> Result<(), trueno_zram_archive::Error> {
+        let is_intact = (self.hook)(first..first + out.len() as u64);
+        self.image.read(if is_intact { first } else { u64::MAX }, out)
+    }
+
+    fn is_zero(&self, page: u64) -> Result<bool, trueno_zram_archive::Error> {
+        self.image.is_zero(page)
+    }
 }
 
 /// A handler on a thread, and the image that its VMs must see.

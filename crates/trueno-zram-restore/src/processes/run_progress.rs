@@ -9,7 +9,7 @@ const URGENT: usize = 4;
 
 /// The runs that are taken and finished, and the units that threads wait for.
 #[derive(Debug)]
-pub(super) struct Runs {
+pub(super) struct RunProgress {
     count: usize,
     taken: AtomicBitSet,
     finished: AtomicBitSet,
@@ -20,7 +20,7 @@ pub(super) struct Runs {
     next_urgent: AtomicUsize,
 }
 
-impl Runs {
+impl RunProgress {
     pub(super) fn new(count: usize) -> Self {
         Self {
             count,
@@ -45,7 +45,7 @@ impl Runs {
 
     /// Takes a run. Returns `false` if it was taken already.
     pub(super) fn take(&self, run: usize) -> bool {
-        !self.taken.contains(run) && self.taken.insert(run)
+        self.taken.insert(run)
     }
 
     /// Returns `true` if the run is being filled.

@@ -46,13 +46,12 @@ impl LazyPages {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Absent`] if the images do not have all pages; [`Error::Restore`].
+    /// [`Error::Restore`] if the system has no more descriptors.
     pub fn new(
         memory: DumpedMemory,
         options: RestoreOptions,
         notify: impl Fn(Notice<'_>) + Send + Sync + 'static,
     ) -> Result<Self, Error> {
-        memory.check_lazy_pages()?;
         Ok(Self { memory, restore: ProcessRestore::new(options)?.on_notice(notify) })
     }
 

@@ -38,8 +38,6 @@ pub(crate) struct ProcessPages {
     pages: Arc<dyn Pages>,
     present_pages: u64,
     lazy: Vec<MemoryExtent>,
-    /// The first address whose page can wait, but is in no file of the directory.
-    absent: Option<u64>,
 }
 
 impl ProcessPages {
@@ -66,16 +64,15 @@ impl DumpedMemory {
     /// Adds a process. `path` is the pagemap's, for errors. The example of [`DumpedMemory`] adds one.
     ///
     /// # Errors
-    /// [`Error::PagesShort`] if the pagemap has more pages than the file.
+    /// [`Error::PagesShort`] if the pagemap has more pages than the file; [`Error::Absent`] if pages that can wait are not in it.
     pub fn add(&mut self, pid: u64, pagemap: &Pagemap, pages: Arc<dyn Pages>, path: &Path) -> Result<(), Error> {
         pagemap.check_pages(pages.len_bytes(), path)?;
-        let mut process = ProcessPages { pages, present_pages: 0, lazy: Vec::new(), absent: None };
+        let mut process = ProcessPages { pages, present_pages: 0, lazy: Vec::new() };
         for PagemapEntry { address, pages, lazy, present, .. } in pagemap.entries.iter().copied() {
-            if lazy && present {
-                process.lazy.push(MemoryExtent { address, pages, first_page: process.present_pages });
-            }
-            if lazy && !present {
-                process.absent.get_or_insert(address);
+            match (lazy, present) {
+                (true, true) => process.lazy.push(MemoryExtent { address, pages, first_page: process.present_pages }),
+                (true, false) => return Err(Error::Absent { pid, address }),
+                (false, _) => {}
             }
             if present {
                 process.present_pages += pages;
@@ -94,12 +91,6 @@ impl DumpedMemory {
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         self.processes.values().map(|process| process.present_pages * PAGE_SIZE as u64).sum()
-    }
-
-    /// Checks that all pages that can wait are in the directory.
-    pub(crate) fn check_lazy_pages(&self) -> Result<(), Error> {
-        let mut absent = self.processes.iter().filter_map(|(pid, process)| Some((*pid, process.absent?)));
-        absent.next().map_or(Ok(()), |(pid, address)| Err(Error::Absent { pid, address }))
     }
 
     /// Returns the pages of a process.
@@ -146,15 +137,14 @@ mod tests {
         assert_eq!(memory.process(7).unwrap().lazy, [extent(0x1000, 2, 0), extent(0xa000, 4, 5)]);
         let parts: Vec<_> = memory.lazy_parts().map(|(_, pages)| (pages.start, pages.end)).collect();
         assert_eq!(parts, [(0, 9)]);
-        assert!(memory.process(8).is_none() && memory.check_lazy_pages().is_ok());
+        assert!(memory.process(8).is_none());
 
         let longer = [entries, vec![entry(0x1_0000, 1, true, true)]].concat();
         let refused = memory.add(8, &Pagemap { pages_id: 2, entries: longer }, pages(), Path::new("p"));
         assert!(matches!(refused, Err(Error::PagesShort { pages: 10, len_bytes: 36864, .. })), "{refused:?}");
 
         let absent = vec![entry(0x5000, 1, true, false)];
-        memory.add(9, &Pagemap { pages_id: 3, entries: absent }, pages(), Path::new("p")).unwrap();
-        let refused = memory.check_lazy_pages();
+        let refused = memory.add(9, &Pagemap { pages_id: 3, entries: absent }, pages(), Path::new("p"));
         assert!(matches!(refused, Err(Error::Absent { pid: 9, address: 0x5000 })), "{refused:?}");
     }
 }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use trueno_zram_archive::Pages;
 use trueno_zram_core::{Page, is_zero};
 
-use crate::error::Error;
+use crate::error::{Error, RegionProblem};
 use crate::gate::Gate;
 use crate::report::RestoreReport;
 use crate::states::UnitStates;
@@ -128,6 +128,19 @@ impl LazyMemory {
         counter.fetch_add(progress.done, Ordering::Relaxed);
         progress
     }
+}
+
+/// Checks that memory of `len` bytes is possible at `start`, with the content from `offset` on. Returns its end.
+pub(crate) fn check_region(start: u64, len: u64, offset: u64, content_len: u64) -> Result<u64, RegionProblem> {
+    if len == 0 {
+        return Err(RegionProblem::Empty);
+    }
+    let end = start.checked_add(len).filter(|end| usize::try_from(*end).is_ok()).ok_or(RegionProblem::AddressRange)?;
+    let content_end = offset.saturating_add(len);
+    if content_end > content_len {
+        return Err(RegionProblem::BeyondArchive { end: content_end, content_len });
+    }
+    Ok(end)
 }
 
 /// Counts what was done so far.

@@ -4,16 +4,13 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 
 use trueno_test_pages::corpus::numbered_pages as pages;
 use trueno_test_restore::stand_in::{SIGKILL, send};
-use trueno_zram_archive::PlainPages;
-use trueno_zram_criu::{DumpedMemory, Error, LazyPages, Pagemap, PagemapEntry};
-use trueno_zram_restore::RestoreOptions;
+use trueno_zram_criu::Error;
 
 use crate::process::{self, FEATURES, FINISHED, NUMBER, is_allowed};
-use crate::support::{PID, Setup, memory};
+use crate::support::{PID, Setup};
 
 /// Serves one connection of this process. None of them may lead to its end.
 fn refusal(connect: impl FnOnce(&UnixStream)) -> Error {
@@ -100,14 +97,4 @@ fn silent_connections_do_not_keep_criu_out() {
         assert!(setup.served().unwrap().complete);
     }
     assert!(silent.iter_mut().all(|stream| stream.read(&mut [0]).unwrap_or(0) == 0), "they have been disconnected");
-}
-
-#[test]
-fn pages_that_are_not_in_the_images_are_refused() {
-    let entry = |address, present| PagemapEntry { address, pages: 1, parent: false, lazy: true, present };
-    let mut memory: DumpedMemory = memory(4, []);
-    let pagemap = Pagemap { pages_id: 1, entries: vec![entry(0x1000, true), entry(0x5000, false)] };
-    memory.add(3, &pagemap, Arc::new(PlainPages::new(Arc::new(vec![0; 4096])).unwrap()), "pagemap".as_ref()).unwrap();
-    let refused = LazyPages::new(memory, RestoreOptions::default(), |_| {});
-    assert!(matches!(refused, Err(Error::Absent { pid: 3, address: 0x5000 })));
 }

@@ -45,7 +45,7 @@ pub(crate) fn file_content(pages: &[Page]) -> Vec<Page> {
     [&[[1; PAGE_SIZE]], pages].concat()
 }
 
-pub(crate) fn memory(pages: usize, files: impl IntoIterator<Item = Arc<dyn Pages>>) -> DumpedMemory {
+fn memory(pages: usize, files: impl IntoIterator<Item = Arc<dyn Pages>>) -> DumpedMemory {
     let mut memory = DumpedMemory::default();
     for (pid, file) in [PID, OTHER_PID].into_iter().zip(files) {
         memory.add(pid.into(), &pagemap(pages), file, "pagemap".as_ref()).unwrap();

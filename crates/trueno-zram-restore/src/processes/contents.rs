@@ -7,6 +7,7 @@ use trueno_zram_core::PAGE_SIZE;
 
 use super::layout::{Layout, UnitSpan};
 use crate::error::{Error, RegionProblem};
+use crate::lazy_memory::check_region;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -70,15 +71,8 @@ impl Contents {
             if !address.is_multiple_of(PAGE) {
                 return Err(refuse(RegionProblem::Alignment { what: "address", value: address, of: PAGE }));
             }
-            if pages == 0 {
-                return Err(refuse(RegionProblem::Empty));
-            }
-            let end = pages.checked_mul(PAGE).and_then(|len| address.checked_add(len));
-            let end = end.filter(|end| usize::try_from(*end).is_ok()).ok_or(refuse(RegionProblem::AddressRange))?;
-            let content_end = first_page.saturating_add(pages).saturating_mul(PAGE);
-            if content_end > content_len {
-                return Err(refuse(RegionProblem::BeyondArchive { end: content_end, content_len }));
-            }
+            let [len, offset] = [pages, first_page].map(|pages| pages.saturating_mul(PAGE));
+            let end = check_region(address, len, offset, content_len).map_err(refuse)?;
             if address < last_end {
                 let other = index - 1;
                 return Err(refuse(RegionProblem::Overlap { what: "addresses", other }));

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use trueno_zram_core::PAGE_SIZE;
 
 use crate::error::{Error, RegionProblem};
+use crate::lazy_memory::check_region;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// The largest pages that Firecracker uses. Each thread has a buffer of this size.
@@ -163,16 +164,7 @@ fn check(described: &RegionDescription, content_len: u64) -> Result<Region, Regi
             return Err(RegionProblem::Alignment { what, value, of });
         }
     }
-    if len == 0 {
-        return Err(RegionProblem::Empty);
-    }
-    if start.checked_add(len).is_none_or(|end| usize::try_from(end).is_err()) {
-        return Err(RegionProblem::AddressRange);
-    }
-    let end = offset.saturating_add(len);
-    if end > content_len {
-        return Err(RegionProblem::BeyondArchive { end, content_len });
-    }
+    check_region(start, len, offset, content_len)?;
     Ok(Region { start, len, first_page: offset / PAGE, unit_len, first_unit: 0 })
 }
 

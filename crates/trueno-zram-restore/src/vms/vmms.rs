@@ -4,7 +4,6 @@
 //! ended (SIGKILL), unless it was released: on an error, on a panic, and in the queue of a socket that is no longer served,
 //! whether its message was read or not. A process that has handed nothing over is disconnected, and left alone.
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -19,7 +18,7 @@ use trueno_zram_connections::{Disconnect, Listen, stop_accepting};
 use super::handshake::Handshake;
 use super::regions::{Region, Regions};
 use crate::error::Error;
-use crate::event::MESSAGE_LEN;
+use crate::event::Events;
 use crate::process::{END_TIMEOUT, Process};
 use crate::report::{Ending, Notice, Notify};
 use crate::uffd::{PROBE_ADDRESS, Userfaultfd};
@@ -277,8 +276,8 @@ fn is_gone(uffd: &Userfaultfd, regions: Option<&Regions>) -> bool {
 
 /// Makes every access to missing pages of a region fail. Returns `false` if the kernel cannot do that.
 fn poison_missing(uffd: &Userfaultfd, region: &Region, deadline: Instant) -> bool {
-    // A process that changes its memory waits until the event is read. It may have been made to wait for events.
-    let (mut events, mut forked) = ([0; 16 * MESSAGE_LEN], VecDeque::new());
+    // A process that changes its memory waits until the event is read. The userfaultfd may have been made to wait for events.
+    let mut events = Events::new();
     let can_read = uffd.set_nonblocking().is_ok();
     region.units().all(|unit| {
         let address = region.address_of(unit);
@@ -290,7 +289,7 @@ fn poison_missing(uffd: &Userfaultfd, region: &Region, deadline: Instant) -> boo
                     return true;
                 }
                 Some(Errno::AGAIN) if can_read && Instant::now() < deadline => {
-                    let _ = uffd.read(&mut events, &mut forked);
+                    let _ = events.read(uffd);
                     std::thread::yield_now();
                 }
                 Some(_) => return false,

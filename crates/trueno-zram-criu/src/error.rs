@@ -119,13 +119,17 @@ pub enum Error {
         /// The process.
         pid: i32,
     },
-    /// A process was sent without exactly one file descriptor, or without its sender.
-    #[error("`criu restore` sent process {pid} {problem}")]
-    Handover {
+    /// A process was sent without exactly one file descriptor.
+    #[error("`criu restore` sent process {pid} without one file descriptor")]
+    NotOneFd {
         /// The process.
         pid: i32,
-        /// The reason.
-        problem: &'static str,
+    },
+    /// A process was sent by one that the kernel does not show, such as one in another PID namespace.
+    #[error("`criu restore` sent process {pid} without its sender")]
+    NoSender {
+        /// The process.
+        pid: i32,
     },
     /// `criu restore` ended before it had restored everything.
     #[error("`criu restore` ended before all processes were restored: its log says why")]

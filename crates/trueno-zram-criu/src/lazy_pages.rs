@@ -193,27 +193,26 @@ impl LazyPages {
     /// Receives the userfaultfd of a process, and starts to serve it.
     fn receive_process(&self, connection: &UnixStream, pid: i32) -> Result<(), Error> {
         let Received { mut fds, sender, is_truncated, .. } = receive(connection, &mut [0])?;
-        let wrong = |problem| Error::Handover { pid, problem };
         let (Some(fd), true) = (fds.pop(), fds.is_empty() && !is_truncated) else {
-            return Err(wrong("without one file descriptor"));
+            return Err(Error::NotOneFd { pid });
         };
         let number = pid.unsigned_abs();
         let known = self.memory.process(number.into());
-        let opened = sender.ok_or(wrong("without its sender")).and_then(|sender| Ok(Process::open(sender)?));
+        let opened = sender.ok_or(Error::NoSender { pid }).and_then(|sender| Ok(Process::open(sender)?));
         let process = match opened {
             Ok(process) => process,
             Err(error) => {
                 // CRIU ends its processes once it finds the connection closed. Missing pages must not become zeros before.
                 let _ = connection.shutdown(Shutdown::Both);
                 if let Some(pages) = known {
-                    self.restore.poison(pages.missing(number, fd));
+                    pages.missing(number, fd).poison();
                 }
                 return Err(error);
             }
         };
         let Some(pages) = known else {
             // It has a userfaultfd, and would wait for its first page forever.
-            self.restore.refuse(&process, fd);
+            process.end_before_closing(fd);
             return Err(Error::UnknownProcess { pid });
         };
         Ok(self.restore.add(process, pages.missing(number, fd))?)

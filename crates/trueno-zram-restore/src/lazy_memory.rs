@@ -164,3 +164,44 @@ impl Counters {
         report.poisoned += value(&self.poisoned);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use trueno_zram_core::PAGE_SIZE;
+
+    use super::*;
+
+    #[test]
+    fn errors_of_a_fill_end_it_pause_it_or_fail_it() {
+        let stop = |error, is_gone| Stop::new(error, || is_gone, "filling");
+        assert!(matches!(stop(Errno::SRCH, false), Stop::Ended));
+        for error in [Errno::NOSPC, Errno::NOMEM, Errno::INVAL] {
+            assert!(matches!(stop(error, true), Stop::Ended), "{error}");
+        }
+        assert!(matches!(stop(Errno::NOMEM, false), Stop::NoMemory));
+        assert!(matches!(stop(Errno::INVAL, false), Stop::Failed(Error::System { call: "filling", .. })));
+    }
+
+    #[test]
+    fn pages_that_are_zero_and_others_make_runs() {
+        let pages = [[0; PAGE_SIZE], [0; PAGE_SIZE], [1; PAGE_SIZE], [2; PAGE_SIZE], [0; PAGE_SIZE]];
+        let runs = Content::runs_of(&pages).map(|(content, count)| {
+            assert_eq!(content.len(), count * PAGE_SIZE);
+            match content.part(PAGE_SIZE / 2..content.len()) {
+                Content::Bytes(bytes) => (Some(bytes[0]), bytes.len()),
+                Content::Zeros(len) => (None, len),
+            }
+        });
+        let half = PAGE_SIZE / 2;
+        assert_eq!(runs.collect::<Vec<_>>(), [(None, 3 * half), (Some(1), 3 * half), (None, half)]);
+    }
+
+    #[test]
+    fn regions_may_end_with_the_content_and_with_the_address_space() {
+        assert_eq!(check_region(5, 10, 20, 30), Ok(15));
+        assert_eq!(check_region(u64::MAX - 10, 10, 0, 10), Ok(u64::MAX));
+        assert_eq!(check_region(u64::MAX - 10, 11, 0, 11), Err(RegionProblem::AddressRange));
+        assert_eq!(check_region(5, 0, 0, 30), Err(RegionProblem::Empty));
+        assert_eq!(check_region(5, 10, 21, 30), Err(RegionProblem::BeyondArchive { end: 31, content_len: 30 }));
+    }
+}

@@ -13,6 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use trueno_zram_connections::peer_process;
 
 use crate::error::Error;
+use crate::uffd::Userfaultfd;
 
 /// The time that a process may take to end after SIGKILL.
 pub(crate) const END_TIMEOUT: Duration = Duration::from_secs(10);
@@ -44,6 +45,21 @@ impl Process {
         let pid = pid.ok_or_else(|| Error::Process(io::ErrorKind::NotFound.into()))?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| Error::Process(error.into()))?;
         Ok(Self { pidfd })
+    }
+
+    /// Ends a process (SIGKILL) that was handed over with its userfaultfd, but cannot be restored. The userfaultfd is closed after
+    /// that, since the process would see zeros. Nothing happens if `uffd` is something else.
+    ///
+    /// ```no_run
+    /// # fn handed_over() -> std::os::fd::OwnedFd { unimplemented!() }
+    /// trueno_zram_restore::Process::open(42)?.end_before_closing(handed_over());
+    /// # Ok::<(), trueno_zram_restore::Error>(())
+    /// ```
+    pub fn end_before_closing(&self, uffd: OwnedFd) {
+        if let Ok(uffd) = Userfaultfd::new(uffd) {
+            self.end_and_wait();
+            drop(uffd);
+        }
     }
 
     /// Returns `true` if the process has ended.

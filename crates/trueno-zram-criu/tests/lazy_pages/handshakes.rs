@@ -41,7 +41,7 @@ fn processes_without_a_userfaultfd_are_refused_and_go_on() {
             let null = null();
             send(socket, &[0], &vec![&null; fds]);
         });
-        assert!(matches!(error, Error::Handover { pid: 7, .. }), "{error}");
+        assert!(matches!(error, Error::NotOneFd { pid: 7 }), "{error}");
     }
     let other = refusal(|socket| {
         send(socket, &PID.to_ne_bytes(), &[]);

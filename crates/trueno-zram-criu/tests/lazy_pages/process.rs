@@ -19,18 +19,20 @@ use crate::tasks;
 
 const SOCKET: &str = "TRUENO_PROCESS_SOCKET";
 const IMAGE: &str = "TRUENO_PROCESS_IMAGE";
-/// The features of the userfaultfd; whether a second process is handed over; the number to hand over.
+/// The variable with the features to create the userfaultfd with.
 pub(crate) const FEATURES: &str = "TRUENO_PROCESS_FEATURES";
+/// The variable with which a second process is handed over.
 pub(crate) const SECOND: &str = "TRUENO_PROCESS_SECOND";
+/// The variable with the number of the process that is handed over.
 pub(crate) const NUMBER: &str = "TRUENO_PROCESS_NUMBER";
 /// The variable with which `FINISHED` is only sent when the process is told to finish: until then, nothing is restored in the background.
 pub(crate) const LATE: &str = "TRUENO_PROCESS_LATE";
-/// The process that hands it over, once its memory is there: it says so, and then obeys without `FINISHED`.
+/// The variable with the sender: the memory is handed over once it is there, and the process says `SENT` and obeys without `FINISHED`.
 pub(crate) const SENDER: &str = "TRUENO_PROCESS_SENDER";
 /// Values of `SENDER`: the process itself, or a child that has ended since.
 pub(crate) const ITSELF: &str = "itself";
 pub(crate) const CHILD: &str = "child";
-/// Its answer then.
+/// The answer of a process that was handed over by a sender.
 pub(crate) const SENT: &str = "sent";
 
 /// "RSTF".

@@ -101,7 +101,7 @@ pub(crate) fn obey() {
     stand_in::obey(|command, _| {
         let idle = idle.take().filter(|_| command == "serve")?;
         Some(match idle.serve().served() {
-            Err(Error::Handover { problem: "without its sender", .. }) => "ok".into(),
+            Err(Error::NoSender { .. }) => "ok".into(),
             other => format!("{other:?}"),
         })
     });

@@ -16,6 +16,7 @@ use crate::on_drop::OnDrop;
 use crate::options::OnDamage;
 use crate::read_intact::read_intact;
 use crate::report::notify_poisoned;
+use crate::states::UnitStates;
 
 /// Units that are filled by one call. With more, a thread that reads just behind the fill faults less often, but the handler may
 /// have to wait longer for such a call: see `gate`.
@@ -158,7 +159,7 @@ impl Filler<'_> {
 
     fn try_fill_run(&mut self, run: &SourceRun, buffer: &mut [Page]) -> Result<(), Stop> {
         let memory = self.memory;
-        for part in parts_to_fill(memory, run.units.clone()) {
+        for part in parts_to_fill(&memory.lazy.states, run.units.clone()) {
             if memory.is_lost() {
                 self.fill_each(part)?;
                 continue;
@@ -247,10 +248,22 @@ impl Filler<'_> {
 
 /// Returns the parts of a run that still have to be filled. If that is most of it, the whole run: a group of an archive is
 /// restored faster as a whole. Units that are there already are not filled again.
-fn parts_to_fill(memory: &ProcessMemory, units: Range<usize>) -> Vec<Range<usize>> {
-    let states = &memory.lazy.states;
+fn parts_to_fill(states: &UnitStates, units: Range<usize>) -> Vec<Range<usize>> {
     if units.clone().filter(|unit| states.is_wanted(*unit)).count() * 2 > units.len() {
         return vec![units];
     }
     states.wanted_in(units, GAP_UNITS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_of_which_most_is_missing_is_filled_as_a_whole() {
+        let states = UnitStates::new(300);
+        (100..200).for_each(|unit| states.set_filled(unit));
+        assert_eq!(parts_to_fill(&states, 50..250), [50..100, 200..250]);
+        assert_eq!(parts_to_fill(&states, 49..250), vec![49..250]);
+    }
 }

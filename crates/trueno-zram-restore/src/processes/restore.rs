@@ -32,6 +32,24 @@ pub struct MissingMemory {
     pub extents: Vec<MemoryExtent>,
 }
 
+impl MissingMemory {
+    /// Makes every access to the memory fail: for memory that was handed over without a process that can be ended.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_restore::MissingMemory;
+    /// # fn handed_over() -> MissingMemory { unimplemented!() }
+    /// handed_over().poison();
+    /// ```
+    pub fn poison(self) {
+        let Self { pid, uffd, source, extents } = self;
+        let uffd = Userfaultfd::new(uffd).map(Arc::new);
+        let prepared = uffd.and_then(|uffd| ProcessMemory::prepare(pid, &uffd, source, &extents));
+        if let Ok(memory) = prepared {
+            memory.end();
+        }
+    }
+}
+
 impl fmt::Debug for MissingMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "MissingMemory(process {}, {} extents)", self.pid, self.extents.len())
@@ -143,39 +161,6 @@ impl ProcessRestore {
         self.lock_added().push(memory);
         self.wake.wake();
         Ok(())
-    }
-
-    /// Ends a process that was handed over with its userfaultfd, but cannot be restored.
-    ///
-    /// ```no_run
-    /// # use trueno_zram_restore::{Process, ProcessRestore, RestoreOptions};
-    /// # fn handed_over() -> std::os::fd::OwnedFd { unimplemented!() }
-    /// let restore = ProcessRestore::new(RestoreOptions::default())?;
-    /// restore.refuse(&Process::open(42)?, handed_over());
-    /// # Ok::<(), trueno_zram_restore::Error>(())
-    /// ```
-    pub fn refuse(&self, process: &Process, uffd: OwnedFd) {
-        if let Ok(_open) = Userfaultfd::new(uffd) {
-            process.end_and_wait();
-        }
-    }
-
-    /// Makes every access to missing memory fail: for memory that was handed over without a process that can be ended.
-    ///
-    /// ```no_run
-    /// # use trueno_zram_restore::{MissingMemory, ProcessRestore, RestoreOptions};
-    /// # fn handed_over() -> MissingMemory { unimplemented!() }
-    /// let restore = ProcessRestore::new(RestoreOptions::default())?;
-    /// restore.poison(handed_over());
-    /// # Ok::<(), trueno_zram_restore::Error>(())
-    /// ```
-    pub fn poison(&self, memory: MissingMemory) {
-        let MissingMemory { pid, uffd, source, extents } = memory;
-        let uffd = Userfaultfd::new(uffd).map(Arc::new);
-        let prepared = uffd.and_then(|uffd| ProcessMemory::prepare(pid, &uffd, source, &extents));
-        if let Ok(memory) = prepared {
-            memory.end();
-        }
     }
 
     /// Begins to restore everything in the background, and lets [`run`](Self::run) end when that is done: all processes were

@@ -80,3 +80,37 @@ impl RunProgress {
         self.urgent.iter().map(|unit| unit.load(Ordering::Relaxed))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_taken_once_from_the_one_that_was_asked_for() {
+        let progress = RunProgress::new(5);
+        assert_eq!([(); 2].map(|()| progress.take_next()), [Some(0), Some(1)]);
+        progress.ask_for(3);
+        assert!(progress.take(4) && !progress.take(4));
+        assert_eq!([(); 3].map(|()| progress.take_next()), [Some(3), Some(2), None]);
+        progress.ask_for(5);
+        assert_eq!(progress.take_next(), None);
+    }
+
+    #[test]
+    fn the_last_run_that_is_finished_is_reported() {
+        let progress = RunProgress::new(2);
+        assert!(!progress.is_being_filled(1));
+        assert!(progress.take(1) && progress.is_being_filled(1) && !progress.is_being_filled(0));
+        assert!(!progress.finish(1) && !progress.is_being_filled(1) && progress.has_unfinished());
+        assert!(progress.take(0) && progress.finish(0) && !progress.has_unfinished());
+    }
+
+    #[test]
+    fn the_latest_faults_are_urgent() {
+        let progress = RunProgress::new(1);
+        (0..URGENT + 2).for_each(|unit| progress.set_urgent(unit));
+        let mut urgent: Vec<usize> = progress.urgent().collect();
+        urgent.sort_unstable();
+        assert_eq!(urgent, (2..URGENT + 2).collect::<Vec<_>>());
+    }
+}

@@ -6,7 +6,7 @@ use std::thread;
 
 use trueno_zram_core::{AlignedPages, Page};
 
-use super::regions::Region;
+use super::regions::{Region, Regions};
 use super::session::Session;
 use super::touches::WINDOW_PAGES;
 use crate::error::Error;
@@ -36,10 +36,10 @@ pub(crate) struct BackgroundFill<'a> {
 }
 
 /// Returns the units of a window of recorded touches.
-fn window_units(session: &Session<'_>, window: u64) -> Option<Range<usize>> {
+fn window_units(regions: &Regions, window: u64) -> Option<Range<usize>> {
     let first = window.checked_mul(WINDOW_PAGES)?;
     let mut pages = first..first.checked_add(WINDOW_PAGES)?;
-    let (region, start) = pages.find_map(|page| session.regions.find_page(page))?;
+    let (region, start) = pages.find_map(|page| regions.find_page(page))?;
     let end = start + usize::try_from(WINDOW_PAGES).ok()?.div_ceil(region.pages_per_unit());
     Some(start..end.min(region.units().end))
 }
@@ -58,7 +58,7 @@ fn runs(region: &Region) -> impl Iterator<Item = Range<usize>> + use<> {
 impl<'a> BackgroundFill<'a> {
     /// Plans the fill of the memory of a session.
     pub(crate) fn new(session: &'a Session<'a>, prefetch: &[u64], workers: usize) -> Result<Self, Error> {
-        let windows = prefetch.iter().filter_map(|window| window_units(session, *window));
+        let windows = prefetch.iter().filter_map(|window| window_units(&session.regions, *window));
         let mut regions: Vec<&Region> = session.regions.iter().filter(|_| session.options.background_fill).collect();
         // The archive is read from its start to its end.
         regions.sort_by_key(|region| region.first_page);
@@ -178,5 +178,35 @@ impl<'a> BackgroundFill<'a> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pages 8 to 2055 of the archive as 4 KiB pages, and pages 4096 to 6143 as huge ones.
+    fn regions() -> Regions {
+        let message = br#"[{"base_host_virt_addr":1048576,"size":8388608,"offset":32768},
+            {"base_host_virt_addr":16777216,"size":8388608,"offset":16777216,"page_size":2097152}]"#;
+        Regions::parse(message, 6144 * 4096).unwrap()
+    }
+
+    #[test]
+    fn windows_have_the_units_that_are_in_a_region() {
+        let regions = regions();
+        let units = |window| window_units(&regions, window);
+        // The first 8 pages of window 0 are in no region, and the last window reaches beyond the end of the region.
+        assert_eq!((units(0), units(1)), (Some(0..16), Some(8..24)));
+        assert_eq!((units(128), units(129)), (Some(2040..2048), None));
+        assert_eq!((units(4096 / 16), units(6143 / 16), units(6144 / 16)), (Some(2048..2049), Some(2051..2052), None));
+        assert_eq!(units(u64::MAX / WINDOW_PAGES), None);
+    }
+
+    #[test]
+    fn runs_end_with_the_groups_of_the_archive() {
+        let regions = regions();
+        let all: Vec<_> = regions.iter().flat_map(runs).collect();
+        assert_eq!(all, [0..1016, 1016..2040, 2040..2048, 2048..2050, 2050..2052]);
     }
 }

@@ -5,12 +5,14 @@
 //! - [`archive_of`]: an archive in memory;
 //! - [`scheduling`]: which of two threads goes on first;
 //! - [`stand_in`]: a second process that obeys, seen from both sides;
+//! - [`system`]: changes of memory, and children;
 //! - [`userfaultfd`]: memory whose pages are missing until a handler fills them;
 //! - [`vmm`]: a second process that behaves as a VMM does.
 #![cfg(target_os = "linux")]
 
 pub mod scheduling;
 pub mod stand_in;
+pub mod system;
 pub mod userfaultfd;
 pub mod vmm;
 

@@ -211,7 +211,12 @@ fn features(info: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::event::{PollFd, PollFlags};
+    use trueno_test_restore::system::give_back;
+    use trueno_test_restore::userfaultfd;
+
     use super::*;
+    use crate::wake::wait_for;
 
     #[test]
     fn features_are_the_middle_of_the_api_line() {
@@ -219,6 +224,24 @@ mod tests {
         for info in ["", "API:", "API:\taa", "API:\taa:zz:1"] {
             assert_eq!(features(info), None);
         }
+    }
+
+    #[test]
+    fn memory_is_changing_until_the_event_is_read() {
+        if !userfaultfd::is_allowed(userfaultfd::EVENT_REMOVE) {
+            return;
+        }
+        let fd = userfaultfd::create(userfaultfd::EVENT_REMOVE).unwrap();
+        let address = userfaultfd::map_missing(&fd, 0, PAGE_SIZE, 0).unwrap();
+        let uffd = Userfaultfd::new(fd).unwrap();
+        assert!(!uffd.is_changing());
+        std::thread::scope(|threads| {
+            threads.spawn(|| give_back(address, PAGE_SIZE));
+            wait_for(&mut [PollFd::new(&uffd, PollFlags::IN)], None).unwrap();
+            assert!(uffd.is_changing());
+            assert_eq!(uffd.read(&mut [0; MESSAGE_LEN], &mut VecDeque::new()), Ok(MESSAGE_LEN));
+        });
+        assert!(!uffd.is_changing());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use trueno_test_pages::generate::Generator;
+use trueno_test_restore::system::{fork, give_back, move_memory, unmap_memory, wait};
 use trueno_test_restore::userfaultfd::map_missing;
 
 pub(crate) const PAGE: usize = 4096;
@@ -12,8 +13,6 @@ pub(crate) const ADDRESS: u64 = 0x6100_0000_0000;
 pub(crate) const GAP_PAGES: usize = 160;
 /// The first address that memory is moved to.
 const ELSEWHERE: u64 = 0x6200_0000_0000;
-/// The bit of a status that says that there is a core file.
-const CORE_DUMPED: i32 = 0x80;
 
 /// Returns how many pages are in the first part.
 pub(crate) fn split(pages: usize) -> usize {
@@ -211,55 +210,4 @@ fn read(address: u64) -> [u8; PAGE] {
 /// Returns `true` if a page, which must be mapped, is zeros.
 pub(crate) fn has_zeros(address: u64) -> bool {
     read(address) == [0; PAGE]
-}
-
-/// Moves memory to addresses, from which the kernel removes what is there.
-pub(crate) fn move_memory(from: u64, len: usize, new_len: usize, to: u64) {
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: the pages are mapped, and nothing refers to them, nor to what is at the new addresses.
-    let moved = unsafe { libc::mremap(from as *mut _, len, new_len, flags, to as *mut libc::c_void) };
-    assert_eq!(moved as u64, to, "{}", io::Error::last_os_error());
-}
-
-/// Gives the content of memory back: it is zeros from now on.
-pub(crate) fn give_back(start: u64, len: usize) {
-    // SAFETY: the pages are mapped, and nothing refers to them.
-    let result = unsafe { libc::madvise(start as *mut _, len, libc::MADV_DONTNEED) };
-    assert_eq!(result, 0, "{}", io::Error::last_os_error());
-}
-
-/// Unmaps memory.
-pub(crate) fn unmap_memory(start: u64, len: usize) {
-    // SAFETY: the pages are mapped, and nothing refers to them.
-    let result = unsafe { libc::munmap(start as *mut _, len) };
-    assert_eq!(result, 0, "{}", io::Error::last_os_error());
-}
-
-/// Returns `true` if nothing is mapped at the page of an address.
-pub(crate) fn is_free(address: u64) -> bool {
-    let mut is_resident = 0;
-    // SAFETY: writes one byte for one page. It does not matter whether that is mapped.
-    let result = unsafe { libc::mincore(address as *mut _, PAGE, &raw mut is_resident) };
-    result != 0
-}
-
-/// Forks a child that ends with 0 if the answer is right, and with 1 otherwise.
-pub(crate) fn fork(is_right: impl FnOnce() -> bool) -> i32 {
-    // SAFETY: the child uses only its own memory, and ends without returning.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let is_right = is_right();
-        // SAFETY: ends the process.
-        unsafe { libc::_exit(i32::from(!is_right)) }
-    }
-    assert!(child > 0, "{}", io::Error::last_os_error());
-    child
-}
-
-/// Waits for a child, and returns its status: 0 if all was right, and the number of a signal that ended it.
-pub(crate) fn wait(child: i32) -> i32 {
-    let mut status = 0;
-    // SAFETY: writes the status of a child.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    status & !CORE_DUMPED
 }

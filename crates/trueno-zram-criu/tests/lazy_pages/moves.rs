@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use trueno_test_pages::generate::Generator;
+use trueno_test_restore::system::{fork, give_back, is_free, move_memory, unmap_memory, wait};
 
-use crate::memory::{Memory, PAGE, Page, fork, give_back, has_zeros, is_free, move_memory, unmap_memory, wait};
+use crate::memory::{Memory, PAGE, Page, has_zeros};
 
 /// The first page that is moved. Some before it are a mapping of their own.
 const FIRST: usize = 64;

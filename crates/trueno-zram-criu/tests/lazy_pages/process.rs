@@ -11,9 +11,10 @@ use std::path::Path;
 
 use trueno_test_pages::generate::Generator;
 use trueno_test_restore::stand_in::{self, StandIn, say, send};
+use trueno_test_restore::system::{fork, wait};
 use trueno_test_restore::userfaultfd::{self, PROCESS_EVENTS};
 
-use crate::memory::{Memory, fork, wait};
+use crate::memory::Memory;
 use crate::support::{OTHER_PID, PID};
 use crate::tasks;
 

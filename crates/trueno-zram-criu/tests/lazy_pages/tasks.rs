@@ -8,8 +8,9 @@ use std::thread;
 
 use trueno_test_pages::generate::Generator;
 use trueno_test_restore::stand_in::{ANSWER, say};
+use trueno_test_restore::system::{fork, wait};
 
-use crate::memory::{Memory, fork, wait};
+use crate::memory::Memory;
 
 const STACK_LEN: usize = 1 << 20;
 /// The answers of a task whose leader has ended, and by a program that has taken the place of the process.

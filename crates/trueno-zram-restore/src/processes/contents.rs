@@ -130,6 +130,7 @@ mod tests {
         let expected = [(0..1019, 5), (1019..1030, 1024), (1030..1032, 1040), (1032..2056, 2048), (2056..2532, 3072)];
         assert_eq!((runs, contents.units), (expected.to_vec(), 2532));
         assert_eq!([0x1000_0000, 0x3000_0000].map(|address| layout.find(address)), [Some(1000), Some(1032)]);
+        assert_eq!((contents.runs[1].pages_of(&(1020..1025)), contents.runs[1].unit_of(1030)), (1025..1030, 1025));
         assert_eq!([1018, 1019, 1031, 2531].map(|unit| contents.page_of(unit)), [1023, 1024, 1041, 3547]);
     }
 

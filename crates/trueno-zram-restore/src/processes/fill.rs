@@ -176,10 +176,9 @@ impl Filler<'_> {
     fn fill_portion(&mut self, first: usize, pages: &[Page]) -> Result<(), Stop> {
         let calls: Vec<&[Page]> = pages.chunks(FILL_CALL_UNITS).collect();
         let mut left = vec![true; calls.len()];
-        let call_of = |unit: usize| unit.checked_sub(first).map(|unit| unit / FILL_CALL_UNITS);
-        while let Some(next) = left.iter().position(|is_left| *is_left) {
-            let mut urgent = self.memory.progress.urgent().filter_map(call_of);
-            let call = urgent.find(|call| left.get(*call) == Some(&true)).unwrap_or(next);
+        while let Some(call) =
+            next_call(&left, self.memory.progress.urgent().filter_map(|unit| unit.checked_sub(first)))
+        {
             left[call] = false;
             self.fill_call(first + call * FILL_CALL_UNITS, calls[call])?;
         }
@@ -246,6 +245,13 @@ impl Filler<'_> {
     }
 }
 
+/// Returns the next of the calls that are left: one for a unit that a thread waits for, or the first one.
+fn next_call(left: &[bool], urgent: impl Iterator<Item = usize>) -> Option<usize> {
+    let mut urgent = urgent.map(|unit| unit / FILL_CALL_UNITS);
+    let urgent = urgent.find(|call| left.get(*call) == Some(&true));
+    urgent.or_else(|| left.iter().position(|is_left| *is_left))
+}
+
 /// Returns the parts of a run that still have to be filled. If that is most of it, the whole run: a group of an archive is
 /// restored faster as a whole. Units that are there already are not filled again.
 fn parts_to_fill(states: &UnitStates, units: Range<usize>) -> Vec<Range<usize>> {
@@ -258,6 +264,15 @@ fn parts_to_fill(states: &UnitStates, units: Range<usize>) -> Vec<Range<usize>> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn calls_that_threads_wait_for_come_first() {
+        let urgent = [1000, 0, 3 * FILL_CALL_UNITS + 1];
+        assert_eq!(next_call(&[true; 4], urgent.into_iter()), Some(0));
+        assert_eq!(next_call(&[false, true, true, true], urgent.into_iter()), Some(3));
+        assert_eq!(next_call(&[false, true, true, false], urgent.into_iter()), Some(1));
+        assert_eq!(next_call(&[false; 4], urgent.into_iter()), None);
+    }
 
     #[test]
     fn a_run_of_which_most_is_missing_is_filled_as_a_whole() {

@@ -476,3 +476,18 @@ impl<'a> ProcessHandler<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::RestoreOptions;
+
+    #[test]
+    fn a_handler_waits_for_events_unless_faults_must_be_tried_again() {
+        let restore = ProcessRestore::new(RestoreOptions::default()).unwrap();
+        let mut handler = ProcessHandler::new(&restore);
+        assert!(!handler.is_busy());
+        handler.retry_faults = true;
+        assert!(handler.is_busy());
+    }
+}

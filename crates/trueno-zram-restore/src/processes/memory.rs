@@ -327,3 +327,60 @@ impl ProcessMemory {
         Ok(is_complete)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use trueno_test_restore::userfaultfd::{PROCESS_EVENTS, create, is_allowed, map_missing};
+    use trueno_zram_archive::Image;
+
+    use super::*;
+
+    const PAGES: usize = 8;
+    const LEN: u64 = (PAGES * PAGE_SIZE) as u64;
+    /// Addresses that nothing is mapped at.
+    const NOWHERE: u64 = 0x6400_0000_0000;
+
+    /// Fills all units of a child that was forked while units were moved from `from` to `to`, by an address from that of
+    /// memory that is mapped. Returns that one.
+    fn fill_child(from: impl Fn(u64) -> u64, to: impl Fn(u64) -> u64) -> (ProcessMemory, u64) {
+        let fd = create(PROCESS_EVENTS).unwrap();
+        let mapped = map_missing(&fd, 0, PAGES * PAGE_SIZE, 0).unwrap();
+        let (from, to) = (from(mapped), to(mapped));
+        let uffd = Arc::new(Userfaultfd::new(fd.try_clone().unwrap()).unwrap());
+        let content = [[7; PAGE_SIZE]; PAGES];
+        let extents = [MemoryExtent { address: from, pages: PAGES as u64, first_page: 0 }];
+        let memory = ProcessMemory::prepare(7, &uffd, Arc::new(Image::new(content.to_vec())), &extents).unwrap();
+        memory.layout_mut().remap(from, to, LEN);
+        let child = memory.fork(Userfaultfd::new(fd).unwrap());
+        let fill = || child.put(0, Content::of(&content)).unwrap();
+        assert_eq!(fill(), 0, "not before the changes are known");
+        child.settle_fork();
+        assert_eq!(fill(), PAGES);
+        assert!(child.is_complete());
+        (child, mapped)
+    }
+
+    #[test]
+    fn units_that_may_be_moved_are_filled_where_memory_is_mapped() {
+        if !is_allowed(PROCESS_EVENTS) {
+            return;
+        }
+        for from_nowhere in [false, true] {
+            let place = |is_nowhere: bool| move |mapped: u64| if is_nowhere { NOWHERE } else { mapped };
+            let (child, mapped) = fill_child(place(from_nowhere), place(!from_nowhere));
+            // All are there: none is missing.
+            let again = child.lazy.uffd.zero(mapped, LEN);
+            assert_eq!((again.done, again.stopped), (0, Some(Errno::EXIST)));
+            assert_eq!(child.lazy.counters.copied_bytes.load(Ordering::Relaxed), LEN);
+        }
+    }
+
+    #[test]
+    fn units_that_are_mapped_nowhere_are_not_missing() {
+        if !is_allowed(PROCESS_EVENTS) {
+            return;
+        }
+        let (child, _) = fill_child(|_| NOWHERE, |_| NOWHERE + 2 * LEN);
+        assert_eq!(child.lazy.counters.copied_bytes.load(Ordering::Relaxed), 0);
+    }
+}

@@ -187,7 +187,7 @@ impl<'a> VmHandler<'a> {
         let Some(region) = session.regions.of_unit(unit) else { return Ok(()) };
         let Some(content) = session.load_wanted(region, unit, &mut self.buffer) else { return Ok(()) };
         match session.put(region, unit..unit + 1, content) {
-            Ok(1) if !block.is_empty() => self.blocks.push(block),
+            Ok(1) => self.blocks.push(block),
             // If memory is short or changing, the rest can wait until it is touched.
             Ok(_) | Err(Stop::NoMemory) => {}
             Err(stop) => return Err(stop),

@@ -71,6 +71,16 @@ fn messages_may_come_in_pieces() {
 }
 
 #[test]
+fn messages_of_the_longest_length_are_read() {
+    const LIMIT: usize = 32 << 10;
+    let padded = |len: usize| [vec![b' '; len - REGION.len()], REGION.to_vec()].concat();
+    let longest = refusal(|mut socket| socket.write_all(&padded(LIMIT)).unwrap());
+    assert!(matches!(longest, Error::NoFd), "{longest}");
+    let longer = refusal(|mut socket| socket.write_all(&padded(LIMIT + 1)).unwrap());
+    assert!(matches!(longer, Error::MessageTooLong { limit: LIMIT }), "{longer}");
+}
+
+#[test]
 fn messages_that_never_end_are_refused() {
     assert!(matches!(refusal(drop), Error::HandshakeEnded { received: 0 }));
     assert!(matches!(refusal(|socket| send(&socket, &REGION[..20], &[])), Error::HandshakeEnded { received: 20 }));

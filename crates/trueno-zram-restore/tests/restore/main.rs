@@ -1,4 +1,4 @@
-//! A VM in a second process is restored from an archive, page by page.
+//! VMs in second processes, and this process itself, are restored page by page.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -6,6 +6,7 @@ mod abandoned;
 mod failures;
 mod faults;
 mod handshakes;
+mod processes;
 mod support;
 
 /// The second process.

@@ -227,7 +227,7 @@ impl<D: RingDevice> BatchCompressor<D> {
         &mut self,
         pages: &[Page],
         batch: &mut CompressedBatch,
-        progress: &(impl Progress + ?Sized),
+        progress: &dyn Progress,
     ) -> Result<()> {
         let placement = self.place(|this| &this.compress, pages.len());
         let start = Instant::now();
@@ -282,18 +282,13 @@ impl<D: RingDevice> BatchCompressor<D> {
         &mut self,
         batch: &CompressedBatch,
         pages: &mut [Page],
-        progress: &(impl Progress + ?Sized),
+        progress: &dyn Progress,
     ) -> Result<()> {
         check_destination(batch.len(), pages.len())?;
         self.restore(CompressedPages::from(batch), pages, progress)
     }
 
-    fn restore(
-        &mut self,
-        from: CompressedPages<'_>,
-        pages: &mut [Page],
-        progress: &(impl Progress + ?Sized),
-    ) -> Result<()> {
+    fn restore(&mut self, from: CompressedPages<'_>, pages: &mut [Page], progress: &dyn Progress) -> Result<()> {
         let placement = self.place(|this| &this.decompress, pages.len());
         let start = Instant::now();
         let done = self.restore_on(placement, from, pages, progress);
@@ -319,7 +314,7 @@ impl<D: RingDevice> BatchCompressor<D> {
         placement: Placement,
         pages: &[Page],
         batch: &mut CompressedBatch,
-        progress: &(impl Progress + ?Sized),
+        progress: &dyn Progress,
     ) -> Result<()> {
         match (placement, &mut self.gpu) {
             (Placement::Gpu, Some(gpu)) => gpu.compress_into(pages, batch, progress).map(drop),
@@ -332,7 +327,7 @@ impl<D: RingDevice> BatchCompressor<D> {
         placement: Placement,
         from: CompressedPages<'_>,
         pages: &mut [Page],
-        progress: &(impl Progress + ?Sized),
+        progress: &dyn Progress,
     ) -> Result<()> {
         match (placement, &mut self.gpu) {
             (Placement::Gpu, Some(gpu)) => gpu.restore(from, pages, progress).map(drop),

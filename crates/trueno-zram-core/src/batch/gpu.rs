@@ -291,7 +291,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         &mut self,
         pages: &[Page],
         batch: &mut CompressedBatch,
-        progress: &(impl Progress + ?Sized),
+        progress: &dyn Progress,
     ) -> Result<BatchTimes> {
         self.compress_from(PagesFrom::Memory(pages), batch, progress)
     }
@@ -300,7 +300,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         &mut self,
         mut pages: PagesFrom<'_, D>,
         batch: &mut CompressedBatch,
-        progress: &(impl Progress + ?Sized),
+        progress: &dyn Progress,
     ) -> Result<BatchTimes> {
         self.check_process()?;
         let start = Instant::now();
@@ -312,8 +312,8 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         empty_after_panic(batch, CompressedBatch::clear, |batch| {
             let mut outcome = CallOutcome::default();
             if let Some(ring) = self.ring.as_mut().filter(|_| may_use) {
-                let (mut sink, report) = (into_batch(batch, pages.len()), |done| progress.pages_done(done));
-                outcome = ring.compress(self.cpu.pool(), &mut pages, &mut sink, &report);
+                let mut sink = into_batch(batch, pages.len());
+                outcome = ring.compress(self.cpu.pool(), &mut pages, &mut sink, progress);
             }
             if self.note(&outcome, pages.len() - outcome.pages_done) {
                 // Bytes that the GPU only reads are within reach even while it hangs.
@@ -364,7 +364,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         &mut self,
         batch: &CompressedBatch,
         pages: &mut [Page],
-        progress: &(impl Progress + ?Sized),
+        progress: &dyn Progress,
     ) -> Result<BatchTimes> {
         check_destination(batch.len(), pages.len())?;
         self.restore(batch.into(), pages, progress)
@@ -374,13 +374,13 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         &mut self,
         from: CompressedPages<'_>,
         to: &mut [Page],
-        progress: &(impl Progress + ?Sized),
+        progress: &dyn Progress,
     ) -> Result<BatchTimes> {
         self.check_process()?;
         let start = Instant::now();
         let mut outcome = CallOutcome::default();
         if let Some(ring) = &mut self.ring {
-            outcome = ring.decompress(self.cpu.pool(), from, to, &|done| progress.pages_done(done));
+            outcome = ring.decompress(self.cpu.pool(), from, to, progress);
         }
         self.finish_restoring(from, to, outcome, start, progress)
     }
@@ -392,7 +392,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         to: &mut [Page],
         mut outcome: CallOutcome,
         start: Instant,
-        progress: &(impl Progress + ?Sized),
+        progress: &dyn Progress,
     ) -> Result<BatchTimes> {
         outcome.left.sort_unstable();
         // The CPU returns the exact error of a corrupt page. If it finds none, it has restored the page.

@@ -75,7 +75,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         &mut self,
         pages: &mut PinnedPages<D::Pinned>,
         batch: &mut CompressedBatch,
-        progress: &(impl Progress + ?Sized),
+        progress: &dyn Progress,
     ) -> Result<BatchTimes> {
         self.compress_from(PagesFrom::Pinned(pages), batch, progress)
     }
@@ -103,7 +103,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         &mut self,
         pages: &mut PinnedPages<D::Pinned>,
         batch: &mut PinnedBatch<D::Pinned>,
-        progress: &(impl Progress + ?Sized),
+        progress: &dyn Progress,
     ) -> Result<BatchTimes> {
         let len = pages.len();
         self.check_process()?;
@@ -118,7 +118,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         empty_after_panic(batch, PinnedBatch::clear, |batch| {
             let mut outcome = CallOutcome::default();
             if let Some(ring) = self.ring.as_mut().filter(|_| may_use) {
-                outcome = ring.compress_all_pinned(self.cpu.pool(), pages, batch, &|done| progress.pages_done(done));
+                outcome = ring.compress_all_pinned(self.cpu.pool(), pages, batch, progress);
             }
             self.reach(batch.memory_mut(), &mut outcome)?;
             if self.note(&outcome, len - outcome.pages_done) {
@@ -152,7 +152,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         &mut self,
         batch: &CompressedBatch,
         pages: &mut PinnedPages<D::Pinned>,
-        progress: &(impl Progress + ?Sized),
+        progress: &dyn Progress,
     ) -> Result<BatchTimes> {
         self.restore_pinned(PackedFrom::Memory(batch.into()), pages, progress)
     }
@@ -178,7 +178,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         &mut self,
         batch: &mut PinnedBatch<D::Pinned>,
         pages: &mut PinnedPages<D::Pinned>,
-        progress: &(impl Progress + ?Sized),
+        progress: &dyn Progress,
     ) -> Result<BatchTimes> {
         self.restore_pinned(PackedFrom::Pinned(batch), pages, progress)
     }
@@ -187,7 +187,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         &mut self,
         mut from: PackedFrom<'_, D>,
         pages: &mut PinnedPages<D::Pinned>,
-        progress: &(impl Progress + ?Sized),
+        progress: &dyn Progress,
     ) -> Result<BatchTimes> {
         self.check_process()?;
         check_destination(from.len(), pages.len())?;
@@ -201,7 +201,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         }
         let mut outcome = CallOutcome::default();
         if let Some(ring) = self.ring.as_mut().filter(|_| may_use) {
-            outcome = ring.decompress_pinned(self.cpu.pool(), &mut from, pages, &|done| progress.pages_done(done));
+            outcome = ring.decompress_pinned(self.cpu.pool(), &mut from, pages, progress);
         }
         let from = from.pages()?;
         self.reach(pages.memory_mut(), &mut outcome)?;

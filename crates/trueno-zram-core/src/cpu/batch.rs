@@ -187,7 +187,7 @@ impl CpuBatchCompressor {
         &mut self,
         pages: &[Page],
         batch: &mut CompressedBatch,
-        progress: &(impl Progress + ?Sized),
+        progress: &dyn Progress,
     ) -> Result<()> {
         let start = Instant::now();
         batch.clear();
@@ -204,7 +204,7 @@ impl CpuBatchCompressor {
         &mut self,
         pages: &[Page],
         batch: &mut CompressedBatch,
-        progress: &(impl Progress + ?Sized),
+        progress: &dyn Progress,
     ) -> Result<()> {
         let pages_in_all = batch.len() + pages.len();
         let wave_pages = self.threads() * CHUNKS_PER_THREAD * CHUNK_PAGES;
@@ -269,7 +269,7 @@ impl CpuBatchCompressor {
         &mut self,
         batch: &CompressedBatch,
         pages: &mut [Page],
-        progress: &(impl Progress + ?Sized),
+        progress: &dyn Progress,
     ) -> Result<()> {
         check_destination(batch.len(), pages.len())?;
         self.restore_timed(
@@ -283,7 +283,7 @@ impl CpuBatchCompressor {
         &mut self,
         held: impl Fn(usize) -> PageData<'a> + Sync,
         pages: &mut [Page],
-        progress: &(impl Progress + ?Sized),
+        progress: &dyn Progress,
     ) -> Result<()> {
         let start = Instant::now();
         let done = self.restore(held, 0, pages, progress);
@@ -297,7 +297,7 @@ impl CpuBatchCompressor {
         held: impl Fn(usize) -> PageData<'a> + Sync,
         first_page: usize,
         pages: &mut [Page],
-        progress: &(impl Progress + ?Sized),
+        progress: &dyn Progress,
     ) -> Result<()> {
         let codecs = &self.codecs;
         self.pool.install(|| {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use trueno_gpu::kernels::packed::{Mode, PACK_ALIGN_BYTES, PackedEntry};
 use trueno_zram_core::gpu::raw::{
-    DeviceBuffer, LoadedKernel, PackedPages, PageCompressor, PageDecompressor, PageFormat,
+    CompressBuffers, DecompressBuffers, DeviceBuffer, LoadedKernel, PageCompressor, PageDecompressor, PageFormat,
 };
 use trueno_zram_core::{CompressedBatch, CpuBatchCompressor, IndexEntry, PAGE_SIZE, Page, PageKind};
 
@@ -171,11 +171,11 @@ impl Engine for KernelEngine<'_> {
     fn compress(&mut self, _: &[Page]) -> Result<Duration> {
         let Self { session, encoder, pages, input, packed, index, .. } = self;
         let Encoder::Kernel(compressor) = encoder else { return Ok(self.encode) };
-        compressor.zero(&session.stream, *pages, index).map_err(device_failed)?;
+        let buffers = CompressBuffers { input, output: packed, index, pages: *pages };
         self.last = session.time(|| {
-            // SAFETY: the index and the counters were just zeroed, the buffers have room for these pages, and one stream
-            // does all the work.
-            unsafe { compressor.launch_zeroed(&session.stream, input, *pages, packed, index) }.map_err(device_failed)
+            // The time starts when the index and the counters are zeroed.
+            // SAFETY: three buffers, and one stream does all the work.
+            unsafe { compressor.compress(&session.stream, buffers, Some(&session.start)) }.map_err(device_failed)
         })?;
         Ok(self.last)
     }
@@ -186,11 +186,11 @@ impl Engine for KernelEngine<'_> {
 
     fn decompress(&mut self, _: &mut [Page]) -> Result<Duration> {
         let Self { session, decompressor, pages, packed, packed_bytes, index, decoded, status, .. } = self;
-        decompressor.zero(&session.stream, *pages).map_err(device_failed)?;
-        let packed = PackedPages { bytes: packed, len_bytes: *packed_bytes, index, pages: *pages };
+        let (packed_bytes, pages) = (*packed_bytes, *pages);
+        let buffers = DecompressBuffers { packed, packed_bytes, index, output: decoded, status, pages };
         self.last = session.time(|| {
-            // SAFETY: as in `compress`.
-            unsafe { decompressor.launch_zeroed(&session.stream, packed, decoded, status) }.map_err(device_failed)
+            // SAFETY: four buffers, and one stream does all the work.
+            unsafe { decompressor.decompress(&session.stream, buffers, Some(&session.start)) }.map_err(device_failed)
         })?;
         Ok(self.last)
     }

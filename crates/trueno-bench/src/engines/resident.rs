@@ -20,7 +20,8 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) struct Session {
     pub(crate) context: GpuContext,
     pub(crate) stream: CudaStream,
-    start: CudaEvent,
+    /// The start of the time that [`time`](Self::time) measures. What it times may record it again, after its preparations.
+    pub(super) start: CudaEvent,
     end: CudaEvent,
     pub(crate) nvcomp: Option<NvComp>,
 }

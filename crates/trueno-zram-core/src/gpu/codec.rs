@@ -15,8 +15,8 @@ use super::error::{GpuError, GpuResult};
 use super::kernel::LoadedKernel;
 use super::memory::DeviceBuffer;
 
-pub use compressor::PageCompressor;
-pub use decompressor::{PackedPages, PageDecompressor};
+pub use compressor::{CompressBuffers, PageCompressor};
+pub use decompressor::{DecompressBuffers, PageDecompressor};
 pub use kernels::PageFormat;
 pub(crate) use kernels::{CompressKernel, DecompressKernel};
 

@@ -79,7 +79,9 @@ pub use ring::interpreter::Interpreter;
 /// ```
 #[cfg(feature = "internals")]
 pub mod raw {
-    pub use super::codec::{MAX_BATCH_PAGES, PackedPages, PageCompressor, PageDecompressor, PageFormat};
+    pub use super::codec::{
+        CompressBuffers, DecompressBuffers, MAX_BATCH_PAGES, PageCompressor, PageDecompressor, PageFormat,
+    };
     pub use super::context::GpuContext;
     pub use super::device::DeviceLimits;
     pub use super::error::GpuResult;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use trueno_gpu::kernels::packed::PackedEntry;
 
 use super::bounded_drop::BoundedDrop;
-use super::codec::{MAX_BATCH_PAGES, PackedPages};
+use super::codec::{CompressBuffers, DecompressBuffers, MAX_BATCH_PAGES};
 use super::context::GpuContext;
 use super::error::{GpuError, GpuResult};
 use super::event::CudaEvent;
@@ -41,13 +41,11 @@ pub(crate) fn compress(
     if count == 0 {
         return Ok(Duration::ZERO);
     }
+    let buffers = CompressBuffers { input: &pages.memory, output: &packed.bytes, index: &packed.index, pages: count };
     let time = timed(&context, stream, time_limit, |start| {
-        compressor.zero(stream, count, &packed.index)?;
-        stream.record(start)?;
-        // SAFETY: three different buffers used by no one else; the index was zeroed just before in the same stream.
-        // `timed` returns when the kernel is done, or gives the context up. Until then `packed` and `pages` are
-        // borrowed, and no safe code writes them.
-        unsafe { compressor.launch_zeroed(stream, &pages.memory, count, &packed.bytes, &packed.index) }
+        // SAFETY: three different buffers used by no one else. `timed` returns when the kernel is done, or gives the context
+        // up. Until then `packed` and `pages` are borrowed, and no safe code writes them.
+        unsafe { compressor.compress(stream, buffers, Some(start)) }
     })?;
     packed.len_bytes = packed_bytes(stream, &packed.index, pages.len)?;
     packed.len = pages.len;
@@ -71,16 +69,20 @@ pub(crate) fn decompress(
     let (stream, decompressor) = device.decompressor()?;
     let count = count_of(packed.len)?;
     // Widening: `usize` has 64 bits wherever CUDA runs.
-    let from =
-        PackedPages { bytes: &packed.bytes, len_bytes: packed.len_bytes as u64, index: &packed.index, pages: count };
+    let buffers = DecompressBuffers {
+        packed: &packed.bytes,
+        packed_bytes: packed.len_bytes as u64,
+        index: &packed.index,
+        output: &pages.memory,
+        status: &pages.status,
+        pages: count,
+    };
     let time = timed(&context, stream, time_limit, |start| {
         // Pages count as restored only if the kernel says so.
         stream.fill(&pages.status, 0..packed.len * STATUS_BYTES, 0xff)?;
-        decompressor.zero(stream, count)?;
-        stream.record(start)?;
         // SAFETY: four different buffers. Safe code only reads those of `packed` while it is borrowed, and nothing else
         // uses those of `pages`. `timed` returns when the kernel is done, or gives the context up.
-        unsafe { decompressor.launch_zeroed(stream, from, &pages.memory, &pages.status) }
+        unsafe { decompressor.decompress(stream, buffers, Some(start)) }
     })?;
     let mut status = vec![0; packed.len * STATUS_BYTES];
     stream.download(&pages.status, 0, &mut status)?;

@@ -4,7 +4,8 @@ use std::num::NonZeroU32;
 
 use trueno_gpu::kernels::packed::{Mode, PackedEntry};
 use trueno_zram_core::gpu::raw::{
-    CudaStream, DeviceBuffer, GpuContext, PackedPages, PageCompressor, PageDecompressor, PageFormat,
+    CompressBuffers, CudaStream, DecompressBuffers, DeviceBuffer, GpuContext, PageCompressor, PageDecompressor,
+    PageFormat,
 };
 use trueno_zram_core::gpu::{BatchTimes, GpuBatchCompressor, GpuBatchConfig};
 use trueno_zram_core::{CompressedBatch, Error, PAGE_SIZE};
@@ -50,15 +51,23 @@ fn zstandard_is_restored_without_memory_for_groups() {
     let (packed, index) = (buffer(PAGE_SIZE), buffer(PackedEntry::BYTES));
     stream.upload(&input, 0, pages.as_flattened()).unwrap();
     let mut compressor = PageCompressor::new(&context, PageFormat::Zstd, Mode::Fast).unwrap();
+    let buffers = CompressBuffers { input: &input, output: &packed, index: &index, pages: count };
     // SAFETY: three buffers, used in one stream.
-    unsafe { compressor.compress(&stream, &input, count, &packed, &index) }.unwrap();
-    let from = PackedPages { bytes: &packed, len_bytes: packed.len_bytes() as u64, index: &index, pages: count };
+    unsafe { compressor.compress(&stream, buffers, None) }.unwrap();
+    let buffers = DecompressBuffers {
+        packed: &packed,
+        packed_bytes: packed.len_bytes() as u64,
+        index: &index,
+        output: &output,
+        status: &status,
+        pages: count,
+    };
     let mut restore = || {
         for buffer in [&output, &status] {
             stream.fill(buffer, 0..buffer.len_bytes(), 0xee).unwrap();
         }
         // SAFETY: four buffers, used in one stream.
-        unsafe { decompressor.decompress(&stream, from, &output, &status) }.unwrap();
+        unsafe { decompressor.decompress(&stream, buffers, None) }.unwrap();
         let (mut restored, mut codes) = (vec![[0; PAGE_SIZE]; pages.len()], vec![0; pages.len() * 4]);
         stream.download(&output, 0, restored.as_flattened_mut()).unwrap();
         stream.download(&status, 0, &mut codes).unwrap();

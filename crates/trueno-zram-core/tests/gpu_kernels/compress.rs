@@ -10,7 +10,7 @@ use trueno_gpu::kernels::zstd::ZstdWarpCompressKernel;
 use trueno_test_pages::oracle::assert_decodes;
 use trueno_test_pages::{PAGE_SIZE, Page};
 use trueno_zram_core::gpu::GpuError;
-use trueno_zram_core::gpu::raw::{CudaStream, PageCompressor, PageFormat};
+use trueno_zram_core::gpu::raw::{CompressBuffers, CudaStream, PageCompressor, PageFormat};
 
 use crate::frames::libzstd;
 use crate::harness::{Packed, device, few_pages, is_same_filled, many_pages};
@@ -116,8 +116,9 @@ fn streams_share_a_compressor(format: PageFormat, concurrent: usize) {
     // One stream more: launches in different streams also use the same scratch memory, one after the other.
     let streams: Vec<_> = (0..=concurrent).map(|_| CudaStream::new(&device.context).unwrap()).collect();
     for ((output, index), stream) in results.iter().zip(streams.iter().cycle()) {
+        let buffers = CompressBuffers { input: &input, output, index, pages: u32::try_from(pages.len()).unwrap() };
         // SAFETY: each launch has an index of its own.
-        unsafe { compressor.compress(stream, &input, u32::try_from(pages.len()).unwrap(), output, index) }.unwrap();
+        unsafe { compressor.compress(stream, buffers, None) }.unwrap();
     }
     device.context.synchronize().unwrap();
     for (output, index) in &results {
@@ -137,11 +138,13 @@ fn rejects_short_buffers() {
         [(&short, &page, &entry, "input"), (&page, &short, &entry, "output"), (&page, &page, &short, "index")]
     {
         // SAFETY: no launch takes place.
-        let refused = unsafe { compressor.compress(&device.stream, input, 2, output, index) };
+        let refused =
+            unsafe { compressor.compress(&device.stream, CompressBuffers { input, output, index, pages: 2 }, None) };
         assert!(matches!(refused, Err(GpuError::ShortBuffer { what: named, .. }) if named == what), "{refused:?}");
     }
+    let many = CompressBuffers { input: &page, output: &page, index: &entry, pages: u32::MAX };
     // SAFETY: no launch takes place.
-    let refused = unsafe { compressor.compress(&device.stream, &page, u32::MAX, &page, &entry) };
+    let refused = unsafe { compressor.compress(&device.stream, many, None) };
     assert!(matches!(refused, Err(GpuError::OutOfRange { .. })), "{refused:?}");
 }
 

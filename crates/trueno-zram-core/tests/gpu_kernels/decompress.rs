@@ -7,7 +7,7 @@ use trueno_gpu::kernels::lz4::{Lz4WarpDecompressKernel, Mode};
 use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, generate::Generator};
 use trueno_zram_core::gpu::GpuError;
-use trueno_zram_core::gpu::raw::{PackedPages, PageCompressor, PageDecompressor, PageFormat};
+use trueno_zram_core::gpu::raw::{DecompressBuffers, PageCompressor, PageDecompressor, PageFormat};
 use trueno_zram_core::lz4::decode_simple;
 
 use crate::harness::{Device, blocks_of, device, few_pages, is_same_filled, is_untouched, many_pages};
@@ -305,22 +305,23 @@ fn rejects_wrong_buffers() {
     let device = device();
     let mut decompressor = PageDecompressor::new(&device.context, PageFormat::Lz4).unwrap();
     let (page, entry, short) = (device.buffer(8192), device.buffer(16), device.buffer(7));
-    let right = PackedPages { bytes: &page, len_bytes: 4096, index: &entry, pages: 2 };
-    let mut refused = |packed, output, status| {
+    let (packed, output, index, status) = (&page, &page, &entry, &entry);
+    let right = DecompressBuffers { packed, packed_bytes: 4096, index, output, status, pages: 2 };
+    let mut refused = |buffers| {
         // SAFETY: no launch takes place.
-        unsafe { decompressor.decompress(&device.stream, packed, output, status) }.unwrap_err()
+        unsafe { decompressor.decompress(&device.stream, buffers, None) }.unwrap_err()
     };
     for (error, what) in [
-        (refused(PackedPages { len_bytes: 8208, ..right }, &page, &entry), "packed"),
-        (refused(PackedPages { index: &short, ..right }, &page, &entry), "index"),
-        (refused(right, &short, &entry), "output"),
-        (refused(right, &page, &short), "status"),
+        (refused(DecompressBuffers { packed_bytes: 8208, ..right }), "packed"),
+        (refused(DecompressBuffers { index: &short, ..right }), "index"),
+        (refused(DecompressBuffers { output: &short, ..right }), "output"),
+        (refused(DecompressBuffers { status: &short, ..right }), "status"),
     ] {
         assert!(matches!(error, GpuError::ShortBuffer { what: named, .. } if named == what), "{error}");
     }
-    let odd = refused(PackedPages { len_bytes: 4095, ..right }, &page, &entry);
+    let odd = refused(DecompressBuffers { packed_bytes: 4095, ..right });
     assert!(matches!(odd, GpuError::Misaligned { value: 4095, .. }), "{odd}");
-    let many = refused(PackedPages { pages: u32::MAX, ..right }, &page, &entry);
+    let many = refused(DecompressBuffers { pages: u32::MAX, ..right });
     assert!(matches!(many, GpuError::OutOfRange { .. }), "{many}");
 }
 

@@ -5,8 +5,8 @@ use trueno_gpu::kernels::lz4::{Mode, TableStores};
 use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
 use trueno_zram_core::gpu::raw::{
-    CudaStream, DeviceBuffer, GpuContext, LaunchShape, PackedPages, PageCompressor, PageDecompressor, PageFormat,
-    lane_rule,
+    CompressBuffers, CudaStream, DecompressBuffers, DeviceBuffer, GpuContext, LaunchShape, PageCompressor,
+    PageDecompressor, PageFormat, lane_rule,
 };
 
 /// The fill of buffers before a run.
@@ -112,8 +112,9 @@ impl Device {
         let output = self.filled(pages.len() * PAGE_SIZE);
         let index = self.filled(pages.len() * 8);
         let count = u32::try_from(pages.len()).unwrap();
+        let buffers = CompressBuffers { input: &input, output: &output, index: &index, pages: count };
         // SAFETY: one stream uses the buffers.
-        unsafe { compressor.compress(&self.stream, &input, count, &output, &index) }.unwrap();
+        unsafe { compressor.compress(&self.stream, buffers, None) }.unwrap();
         let index = self.download(&index);
         let (index, guard) = index.split_at(pages.len() * 8);
         assert!(guard.iter().all(|byte| *byte == FILL), "the index's guard is intact");
@@ -136,9 +137,16 @@ impl Device {
         let output = self.filled(index.len() * PAGE_SIZE);
         let status = self.filled(index.len() * 4);
         let pages = u32::try_from(index.len()).unwrap();
-        let packed = PackedPages { bytes: &packed, len_bytes: bytes.len() as u64, index: &index_buffer, pages };
+        let buffers = DecompressBuffers {
+            packed: &packed,
+            packed_bytes: bytes.len() as u64,
+            index: &index_buffer,
+            output: &output,
+            status: &status,
+            pages,
+        };
         // SAFETY: one stream uses the buffers.
-        unsafe { decompressor.decompress(&self.stream, packed, &output, &status) }.unwrap();
+        unsafe { decompressor.decompress(&self.stream, buffers, None) }.unwrap();
         let (output, status) = (self.download(&output), self.download(&status));
         let (output, output_guard) = output.split_at(index.len() * PAGE_SIZE);
         let (status, status_guard) = status.split_at(index.len() * 4);

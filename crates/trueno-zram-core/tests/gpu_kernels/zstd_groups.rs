@@ -9,7 +9,7 @@ use trueno_gpu::kernels::packed::{Mode, PageKind, PageStatus};
 use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdWarpDecompressKernel};
 use trueno_test_kernels::zstd_restore::{RestoreError, restore};
 use trueno_test_pages::{PAGE_SIZE, Page, generate::Generator};
-use trueno_zram_core::gpu::raw::{CudaStream, PackedPages, PageCompressor, PageDecompressor, PageFormat};
+use trueno_zram_core::gpu::raw::{CudaStream, DecompressBuffers, PageCompressor, PageDecompressor, PageFormat};
 
 use crate::frames::{compress, crafted, damage, pages, random_sequences};
 use crate::harness::{Device, device, is_same_filled, is_untouched};
@@ -188,9 +188,10 @@ fn two_streams_can_share_a_decompressor() {
     let counts = [batch.len(), batch.len(), 100, batch.len(), batch.len(), 100, 100, batch.len()];
     for (((output, status), stream), count) in results.iter().zip(streams.iter().cycle()).zip(counts) {
         let pages = u32::try_from(count).unwrap();
-        let packed = PackedPages { bytes: &input, len_bytes: bytes.len() as u64, index: &index, pages };
+        let (packed, packed_bytes, index) = (&input, bytes.len() as u64, &index);
+        let buffers = DecompressBuffers { packed, packed_bytes, index, output, status, pages };
         // SAFETY: each launch has an output and a status buffer of its own.
-        unsafe { decompressor.decompress(stream, packed, output, status) }.unwrap();
+        unsafe { decompressor.decompress(stream, buffers, None) }.unwrap();
     }
     device.context.synchronize().unwrap();
     for ((output, status), count) in results.iter().zip(counts) {

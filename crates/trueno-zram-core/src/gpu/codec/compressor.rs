@@ -10,6 +10,7 @@ use super::page_kernel::PageKernel;
 use super::{MAX_BATCH_PAGES, check_pages, check_room, grid_of};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
+use crate::gpu::event::CudaEvent;
 use crate::gpu::kernel::{LaunchShape, LoadedKernel};
 use crate::gpu::lane_rule::lane_rule;
 use crate::gpu::launch::LaunchArgs;
@@ -17,15 +18,46 @@ use crate::gpu::memory::DeviceBuffer;
 use crate::gpu::stream::CudaStream;
 use crate::page::PAGE_SIZE;
 
+/// The buffers of a compression in device memory.
+///
+/// ```no_run
+/// # use trueno_zram_core::gpu::raw::{CompressBuffers, DeviceBuffer, GpuContext};
+/// # let context = GpuContext::new(0)?;
+/// let buffer = |len_bytes| DeviceBuffer::new(&context, len_bytes);
+/// let (input, output, index) = (buffer(3 * 4096)?, buffer(3 * 4096)?, buffer(3 * 8)?);
+/// let buffers = CompressBuffers { input: &input, output: &output, index: &index, pages: 3 };
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct CompressBuffers<'a> {
+    /// The pages to compress.
+    pub input: &'a DeviceBuffer,
+    /// Receives the packed pages. It must have room for all pages uncompressed.
+    pub output: &'a DeviceBuffer,
+    /// Receives the index: one [`PackedEntry`] of 8 bytes per page.
+    pub index: &'a DeviceBuffer,
+    /// The number of pages.
+    pub pages: u32,
+}
+
+impl CompressBuffers<'_> {
+    /// Checks that the buffers are large enough for the pages.
+    fn check(&self) -> GpuResult<()> {
+        check_pages(self.pages)?;
+        check_room("input", self.input.len_bytes(), self.pages, PAGE_SIZE)?;
+        check_room("output", self.output.len_bytes(), self.pages, PAGE_SIZE)?;
+        check_room("index", self.index.len_bytes(), self.pages, PackedEntry::BYTES)
+    }
+}
+
 /// Compresses pages in device memory into packed pages and an index in device memory.
 ///
 /// Each page becomes a block or frame of the compressor's [`PageFormat`], a word if it is same-filled, or an unchanged
-/// copy. The packed pages lie in page order, at multiples of 16 bytes. The index has one [`PackedEntry`](trueno_gpu::kernels::packed::PackedEntry) per page.
-/// Bytes and index depend only on the pages.
+/// copy. The packed pages lie in page order, at multiples of 16 bytes. Bytes and index depend only on the pages.
 ///
 /// ```no_run
 /// use trueno_gpu::kernels::packed::{Mode, PackedEntry};
-/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PageCompressor, PageFormat, CudaStream};
+/// use trueno_zram_core::gpu::raw::{CompressBuffers, CudaStream, DeviceBuffer, GpuContext, PageCompressor, PageFormat};
 /// let context = GpuContext::new(0)?;
 /// let stream = CudaStream::new(&context)?;
 /// let pages = 1000;
@@ -33,8 +65,9 @@ use crate::page::PAGE_SIZE;
 /// let (input, output, index) = (buffer(4096)?, buffer(4096)?, buffer(8)?);
 /// stream.fill(&input, 0..input.len_bytes(), 7)?;
 /// let mut compressor = PageCompressor::new(&context, PageFormat::Zstd, Mode::Fast)?;
+/// let buffers = CompressBuffers { input: &input, output: &output, index: &index, pages };
 /// // SAFETY: one stream uses the buffers.
-/// unsafe { compressor.compress(&stream, &input, pages, &output, &index) }?;
+/// unsafe { compressor.compress(&stream, buffers, None) }?;
 /// let mut entry = [0; 8];
 /// stream.download(&index, 0, &mut entry)?; // waits
 /// assert_eq!(PackedEntry::from_bits(u64::from_le_bytes(entry)).len_bytes(), 8);
@@ -198,22 +231,26 @@ impl PageCompressor {
         self.page_kernel.scratch_bytes()
     }
 
-    /// Queues the compression of the first `pages` pages of `input`. `output` must have room for all pages
-    /// uncompressed, and `index` needs 8 bytes per page.
+    /// Queues the compression of pages. Records `kernel_start`, if given, after the preparations and before the kernel, so that
+    /// the kernel can be timed on its own.
     ///
     /// ```no_run
     /// use trueno_gpu::kernels::packed::Mode;
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PageCompressor, PageFormat, CudaStream};
+    /// use trueno_zram_core::gpu::raw::{CompressBuffers, CudaEvent, CudaStream, DeviceBuffer, GpuContext, PageCompressor, PageFormat};
     /// # let context = GpuContext::new(0)?;
     /// # let stream = CudaStream::new(&context)?;
     /// # let buffer = |bytes_per_page: usize| DeviceBuffer::new(&context, 1000 * bytes_per_page);
     /// # let mut compressor = PageCompressor::new(&context, PageFormat::Zstd, Mode::Fast)?;
     /// let (input, output, index) = (buffer(4096)?, buffer(4096)?, buffer(8)?);
+    /// let buffers = CompressBuffers { input: &input, output: &output, index: &index, pages: 1000 };
+    /// let (start, end) = (CudaEvent::timed(&context)?, CudaEvent::timed(&context)?);
     /// // SAFETY: three different buffers, used in one stream.
-    /// unsafe { compressor.compress(&stream, &input, 1000, &output, &index) }?;
+    /// unsafe { compressor.compress(&stream, buffers, Some(&start)) }?;
+    /// stream.record(&end)?;
+    /// end.wait()?;
+    /// println!("the kernel took {:?}", end.since(&start)?);
     /// // SAFETY: as above. There is no room for one more page, so nothing is queued.
-    /// assert!(unsafe { compressor.compress(&stream, &input, 1001, &output, &index) }.is_err());
-    /// stream.synchronize()?;
+    /// assert!(unsafe { compressor.compress(&stream, CompressBuffers { pages: 1001, ..buffers }, None) }.is_err());
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
@@ -228,79 +265,15 @@ impl PageCompressor {
     pub unsafe fn compress(
         &mut self,
         stream: &CudaStream,
-        input: &DeviceBuffer,
-        pages: u32,
-        output: &DeviceBuffer,
-        index: &DeviceBuffer,
+        buffers: CompressBuffers<'_>,
+        kernel_start: Option<&CudaEvent>,
     ) -> GpuResult<()> {
-        check_buffers(input, pages, output, index)?;
-        self.zero(stream, pages, index)?;
-        // SAFETY: the index was zeroed just before in the same stream; the caller guarantees the rest.
-        unsafe { self.launch_zeroed(stream, input, pages, output, index) }
-    }
-
-    /// The first half of [`compress`](Self::compress): queues the zeroing of index and page counter.
-    ///
-    /// ```no_run
-    /// use trueno_gpu::kernels::packed::Mode;
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PageCompressor, PageFormat, CudaStream};
-    /// # let context = GpuContext::new(0)?;
-    /// # let stream = CudaStream::new(&context)?;
-    /// # let buffer = |bytes_per_page: usize| DeviceBuffer::new(&context, 1000 * bytes_per_page);
-    /// # let (input, output, index) = (buffer(4096)?, buffer(4096)?, buffer(8)?);
-    /// # let mut compressor = PageCompressor::new(&context, PageFormat::Zstd, Mode::Fast)?;
-    /// compressor.zero(&stream, 1000, &index)?;
-    /// // SAFETY: three different buffers, used in one stream; `zero` was called just before with the same arguments.
-    /// unsafe { compressor.launch_zeroed(&stream, &input, 1000, &output, &index) }?;
-    /// # Ok::<(), trueno_zram_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The errors of `compress`.
-    pub fn zero(&mut self, stream: &CudaStream, pages: u32, index: &DeviceBuffer) -> GpuResult<()> {
-        check_pages(pages)?;
-        check_room("index", index.len_bytes(), pages, PackedEntry::BYTES)?;
+        buffers.check()?;
+        let CompressBuffers { input, output, index, pages } = buffers;
         self.page_kernel.reset_next(stream)?;
         // Widening: `usize` has 64 bits wherever CUDA runs.
-        stream.fill(index, 0..pages as usize * PackedEntry::BYTES, 0)
-    }
-
-    /// The second half of [`compress`](Self::compress): queues only the kernel, so that it can be timed on its own.
-    ///
-    /// ```no_run
-    /// use trueno_gpu::kernels::packed::Mode;
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, CudaEvent, GpuContext, PageCompressor, PageFormat, CudaStream};
-    /// # let context = GpuContext::new(0)?;
-    /// # let stream = CudaStream::new(&context)?;
-    /// # let buffer = |bytes_per_page: usize| DeviceBuffer::new(&context, 1000 * bytes_per_page);
-    /// # let (input, output, index) = (buffer(4096)?, buffer(4096)?, buffer(8)?);
-    /// # let mut compressor = PageCompressor::new(&context, PageFormat::Zstd, Mode::Fast)?;
-    /// let (start, end) = (CudaEvent::timed(&context)?, CudaEvent::timed(&context)?);
-    /// compressor.zero(&stream, 1000, &index)?;
-    /// stream.record(&start)?;
-    /// // SAFETY: three different buffers, used in one stream; `zero` was called just before with the same arguments.
-    /// unsafe { compressor.launch_zeroed(&stream, &input, 1000, &output, &index) }?;
-    /// stream.record(&end)?;
-    /// end.wait()?;
-    /// println!("the kernel took {:?}", end.since(&start)?);
-    /// # Ok::<(), trueno_zram_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The errors of `compress`.
-    ///
-    /// # Safety
-    /// The requirements of `compress`. In addition, [`zero`](Self::zero) was the last call before, with the same
-    /// stream, pages and index.
-    pub unsafe fn launch_zeroed(
-        &mut self,
-        stream: &CudaStream,
-        input: &DeviceBuffer,
-        pages: u32,
-        output: &DeviceBuffer,
-        index: &DeviceBuffer,
-    ) -> GpuResult<()> {
-        check_buffers(input, pages, output, index)?;
+        stream.fill(index, 0..pages as usize * PackedEntry::BYTES, 0)?;
+        kernel_start.map_or(Ok(()), |event| stream.record(event))?;
         if pages == 0 {
             return Ok(());
         }
@@ -313,17 +286,9 @@ impl PageCompressor {
             .buffer(&workspace.next_page)
             .u32(pages);
         let grid = grid_of(self.kernel.kernel(), self.loaded(), self.multiprocessors, pages);
-        // SAFETY: by `check_buffers`, input, output and index are large enough for that many pages, and the scratch
-        // memory is large enough for the largest grid. The packed pages never exceed the output: the index was zeroed,
-        // and by the caller's guarantee nothing else writes it. `zero` reset the workspace.
+        // SAFETY: by `CompressBuffers::check`, input, output and index are large enough for that many pages, and the scratch
+        // memory is large enough for the largest grid. The packed pages never exceed the output: the index was zeroed above,
+        // and by the caller's guarantee nothing else writes it. The workspace was reset above.
         unsafe { self.page_kernel.launch(stream, grid, &args) }
     }
-}
-
-/// Checks that buffers are large enough for `pages` pages.
-fn check_buffers(input: &DeviceBuffer, pages: u32, output: &DeviceBuffer, index: &DeviceBuffer) -> GpuResult<()> {
-    check_pages(pages)?;
-    check_room("input", input.len_bytes(), pages, PAGE_SIZE)?;
-    check_room("output", output.len_bytes(), pages, PAGE_SIZE)?;
-    check_room("index", index.len_bytes(), pages, PackedEntry::BYTES)
 }

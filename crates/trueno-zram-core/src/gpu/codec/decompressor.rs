@@ -1,4 +1,4 @@
-//! Decompression of packed pages in device memory: what to launch, and the checks before it.
+//! The decompression kernels, for packed pages in device memory.
 #![allow(unsafe_code)]
 
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -11,55 +11,54 @@ use super::page_kernel::PageKernel;
 use super::{MAX_BATCH_PAGES, STATUS_BYTES, check_pages, check_room, grid_of};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::{GpuError, GpuResult};
+use crate::gpu::event::CudaEvent;
 use crate::gpu::kernel::{LaunchShape, LoadedKernel};
 use crate::gpu::launch::LaunchArgs;
 use crate::gpu::memory::DeviceBuffer;
 use crate::gpu::stream::CudaStream;
 use crate::page::PAGE_SIZE;
 
-/// Packed pages in device memory, the input of a decompression.
+/// The buffers of a decompression in device memory.
 ///
 /// ```no_run
-/// # use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PackedPages};
+/// # use trueno_zram_core::gpu::raw::{DecompressBuffers, DeviceBuffer, GpuContext};
 /// # let context = GpuContext::new(0)?;
-/// # let (bytes, index) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 8)?);
-/// let packed = PackedPages { bytes: &bytes, len_bytes: 4096, index: &index, pages: 1 };
+/// let buffer = |len_bytes| DeviceBuffer::new(&context, len_bytes);
+/// let (packed, index, output, status) = (&buffer(4096)?, &buffer(8)?, &buffer(4096)?, &buffer(4)?);
+/// let buffers = DecompressBuffers { packed, packed_bytes: 4096, index, output, status, pages: 1 };
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct PackedPages<'a> {
+pub struct DecompressBuffers<'a> {
     /// The packed pages.
-    pub bytes: &'a DeviceBuffer,
+    pub packed: &'a DeviceBuffer,
     /// Length of the packed pages in bytes, a multiple of 16.
-    pub len_bytes: u64,
-    /// The index: one [`PackedEntry`](trueno_gpu::kernels::packed::PackedEntry) per page.
+    pub packed_bytes: u64,
+    /// The index: one [`PackedEntry`] of 8 bytes per page.
     pub index: &'a DeviceBuffer,
+    /// Receives the pages.
+    pub output: &'a DeviceBuffer,
+    /// Receives one [`PageStatus`](trueno_gpu::kernels::packed::PageStatus) of 4 bytes per page.
+    pub status: &'a DeviceBuffer,
     /// The number of pages.
     pub pages: u32,
 }
 
-/// Buffers that are large enough for their pages. Created only by [`checked`](Self::checked).
-pub(super) struct DecompressBatch<'a> {
-    pub(super) packed: PackedPages<'a>,
-    pub(super) output: &'a DeviceBuffer,
-    pub(super) status: &'a DeviceBuffer,
-}
-
-impl<'a> DecompressBatch<'a> {
-    fn checked(packed: PackedPages<'a>, output: &'a DeviceBuffer, status: &'a DeviceBuffer) -> GpuResult<Self> {
-        let PackedPages { bytes, len_bytes: needed_bytes, index, pages } = packed;
+impl<'a> DecompressBuffers<'a> {
+    /// Checks that the buffers are large enough for the pages, and that the packed length is aligned.
+    fn check(&self) -> GpuResult<()> {
+        let Self { packed, packed_bytes, index, output, status, pages } = *self;
         check_pages(pages)?;
-        if needed_bytes > bytes.len_bytes() as u64 {
-            return Err(GpuError::ShortBuffer { what: "packed", len_bytes: bytes.len_bytes(), needed_bytes });
+        if packed_bytes > packed.len_bytes() as u64 {
+            let (what, len_bytes, needed_bytes) = ("packed", packed.len_bytes(), packed_bytes);
+            return Err(GpuError::ShortBuffer { what, len_bytes, needed_bytes });
         }
-        if !needed_bytes.is_multiple_of(PACK_ALIGN_BYTES.into()) {
-            let (what, value) = ("packed length", needed_bytes);
-            return Err(GpuError::Misaligned { what, value, align: PACK_ALIGN_BYTES });
+        if !packed_bytes.is_multiple_of(PACK_ALIGN_BYTES.into()) {
+            return Err(GpuError::Misaligned { what: "packed length", value: packed_bytes, align: PACK_ALIGN_BYTES });
         }
         check_room("index", index.len_bytes(), pages, PackedEntry::BYTES)?;
         check_room("output", output.len_bytes(), pages, PAGE_SIZE)?;
-        check_room("status", status.len_bytes(), pages, STATUS_BYTES)?;
-        Ok(Self { packed, output, status })
+        check_room("status", status.len_bytes(), pages, STATUS_BYTES)
     }
 
     /// Returns the arguments that all decompression kernels have; `memory` is the kernel's own.
@@ -67,9 +66,8 @@ impl<'a> DecompressBatch<'a> {
     where
         'a: 'b,
     {
-        let PackedPages { bytes, len_bytes, index, pages } = self.packed;
-        let args = LaunchArgs::new().buffer(bytes).u64(len_bytes).buffer(index);
-        args.buffer(self.output).buffer(self.status).buffer(memory).u32(pages)
+        let args = LaunchArgs::new().buffer(self.packed).u64(self.packed_bytes).buffer(self.index);
+        args.buffer(self.output).buffer(self.status).buffer(memory).u32(self.pages)
     }
 }
 
@@ -84,16 +82,15 @@ impl<'a> DecompressBatch<'a> {
 ///   first such batch and grows with the largest one. If the device has no room for it, the batch is restored the first way.
 ///
 /// ```no_run
-/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PackedPages, PageDecompressor, PageFormat, CudaStream};
-/// # fn restore(packed: PackedPages<'_>, output: &DeviceBuffer) -> Result<(), trueno_zram_core::Error> {
+/// use trueno_zram_core::gpu::raw::{CudaStream, DecompressBuffers, GpuContext, PageDecompressor, PageFormat};
+/// # fn restore(buffers: DecompressBuffers<'_>) -> Result<(), trueno_zram_core::Error> {
 /// let context = GpuContext::new(0)?;
 /// let stream = CudaStream::new(&context)?;
-/// let status = DeviceBuffer::new(&context, packed.pages as usize * 4)?;
 /// let mut decompressor = PageDecompressor::new(&context, PageFormat::Zstd)?;
 /// // SAFETY: one stream uses the buffers.
-/// unsafe { decompressor.decompress(&stream, packed, output, &status) }?;
+/// unsafe { decompressor.decompress(&stream, buffers, None) }?;
 /// let mut first = [0; 4];
-/// stream.download(&status, 0, &mut first)?; // waits
+/// stream.download(buffers.status, 0, &mut first)?; // waits
 /// assert_eq!(first, [0; 4], "restored");
 /// # Ok(())
 /// # }
@@ -104,16 +101,7 @@ pub struct PageDecompressor {
     page_kernel: PageKernel,
     /// Only for Zstandard.
     group_kernels: Option<GroupKernels>,
-    /// The kernels that the last call of `zero` prepared.
-    prepared: PreparedKernels,
     multiprocessors: Option<NonZeroU32>,
-}
-
-/// The kernels that restore a batch.
-#[derive(Clone, Copy, Debug)]
-enum PreparedKernels {
-    PageKernel,
-    GroupKernels,
 }
 
 impl PageDecompressor {
@@ -155,8 +143,7 @@ impl PageDecompressor {
             PageFormat::Lz4 => None,
             PageFormat::Zstd => Some(GroupKernels::new(context)?),
         };
-        let (prepared, multiprocessors) = (PreparedKernels::PageKernel, None);
-        Ok(Self { kernel, page_kernel, group_kernels, prepared, multiprocessors })
+        Ok(Self { kernel, page_kernel, group_kernels, multiprocessors: None })
     }
 
     /// Returns the format that it restores, besides same-filled and raw pages.
@@ -263,22 +250,23 @@ impl PageDecompressor {
         self.page_kernel.allow_concurrent(launches.get())
     }
 
-    /// Queues the restoring of packed pages to `output` and writes a
-    /// [`PageStatus`](trueno_gpu::kernels::packed::PageStatus) per page to `status`. A rejected page leaves its part of
-    /// `output` unchanged.
+    /// Queues the restoring of packed pages. A rejected page leaves its part of the output unchanged. Records `kernel_start`, if
+    /// given, after the preparations and before the first kernel, so that the kernels can be timed on their own.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PackedPages, PageDecompressor, PageFormat, CudaStream};
+    /// use trueno_zram_core::gpu::raw::{CudaEvent, CudaStream, DecompressBuffers, DeviceBuffer, GpuContext, PageDecompressor, PageFormat};
     /// # let context = GpuContext::new(0)?;
     /// # let stream = CudaStream::new(&context)?;
-    /// # let (bytes, index) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 8)?);
+    /// # let buffer = |len_bytes| DeviceBuffer::new(&context, len_bytes);
     /// # let mut decompressor = PageDecompressor::new(&context, PageFormat::Zstd)?;
-    /// let (output, status) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 4)?);
-    /// let packed = PackedPages { bytes: &bytes, len_bytes: 4096, index: &index, pages: 1 };
+    /// let (packed, index, output, status) = (&buffer(4096)?, &buffer(8)?, &buffer(4096)?, &buffer(4)?);
+    /// let buffers = DecompressBuffers { packed, packed_bytes: 4096, index, output, status, pages: 1 };
+    /// let (start, end) = (CudaEvent::timed(&context)?, CudaEvent::timed(&context)?);
     /// // SAFETY: four different buffers, used in one stream.
-    /// unsafe { decompressor.decompress(&stream, packed, &output, &status) }?;
-    /// let mut word = [0; 4];
-    /// stream.download(&status, 0, &mut word)?; // waits; 0 means that the page was restored
+    /// unsafe { decompressor.decompress(&stream, buffers, Some(&start)) }?;
+    /// stream.record(&end)?;
+    /// end.wait()?;
+    /// println!("the kernels took {:?}", end.since(&start)?);
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
@@ -287,112 +275,34 @@ impl PageDecompressor {
     /// [`GpuError::OutOfRange`] for more than [`MAX_BATCH_PAGES`](super::MAX_BATCH_PAGES); or the driver's error.
     ///
     /// # Safety
-    /// The packed bytes, the index, `output` and `status` are four different buffers. Until the stream has run the
+    /// The packed bytes, the index, the output and the status are four different buffers. Until the stream has run the
     /// kernels, no other work writes the packed bytes or the index. Their contents may be arbitrary.
     pub unsafe fn decompress(
         &mut self,
         stream: &CudaStream,
-        packed: PackedPages<'_>,
-        output: &DeviceBuffer,
-        status: &DeviceBuffer,
+        buffers: DecompressBuffers<'_>,
+        kernel_start: Option<&CudaEvent>,
     ) -> GpuResult<()> {
-        let batch = DecompressBatch::checked(packed, output, status)?;
-        self.zero(stream, packed.pages)?;
-        // SAFETY: the counters were zeroed just before in the same stream; the caller guarantees the rest.
-        unsafe { self.launch(stream, batch) }
-    }
-
-    /// The first half of [`decompress`](Self::decompress): chooses how a batch of `pages` is restored, gets memory for it and
-    /// queues the zeroing of the counters.
-    ///
-    /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PackedPages, PageDecompressor, PageFormat, CudaStream};
-    /// # let context = GpuContext::new(0)?;
-    /// # let stream = CudaStream::new(&context)?;
-    /// # let (bytes, index) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 8)?);
-    /// # let (output, status) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 4)?);
-    /// # let packed = PackedPages { bytes: &bytes, len_bytes: 4096, index: &index, pages: 1 };
-    /// # let mut decompressor = PageDecompressor::new(&context, PageFormat::Zstd)?;
-    /// decompressor.zero(&stream, packed.pages)?;
-    /// // SAFETY: four different buffers, used in one stream; `zero` was called just before.
-    /// unsafe { decompressor.launch_zeroed(&stream, packed, &output, &status) }?;
-    /// # Ok::<(), trueno_zram_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The driver's error.
-    pub fn zero(&mut self, stream: &CudaStream, pages: u32) -> GpuResult<()> {
-        self.prepared = PreparedKernels::PageKernel;
-        if let Some(kernels) = &mut self.group_kernels {
-            let is_large = pages >= kernels.least_pages(self.multiprocessors);
-            if is_large && kernels.reserve(self.multiprocessors, pages)? {
-                kernels.zero(stream)?;
-                self.prepared = PreparedKernels::GroupKernels;
-                return Ok(());
-            }
+        buffers.check()?;
+        let pages = buffers.pages;
+        if let Some(kernels) = &mut self.group_kernels
+            && pages >= kernels.least_pages(self.multiprocessors)
+            && kernels.reserve(self.multiprocessors, pages)?
+        {
+            // SAFETY: the buffers were checked above, and the scratch memory was reserved for them; the caller guarantees the
+            // rest.
+            return unsafe { kernels.launch(stream, buffers, self.multiprocessors, kernel_start) };
         }
-        self.page_kernel.reset_next(stream)
-    }
-
-    /// The second half of [`decompress`](Self::decompress): queues only the kernels, so that they can be timed on their own.
-    ///
-    /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, CudaEvent, GpuContext, PackedPages, PageDecompressor, PageFormat, CudaStream};
-    /// # let context = GpuContext::new(0)?;
-    /// # let stream = CudaStream::new(&context)?;
-    /// # let (bytes, index) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 8)?);
-    /// # let (output, status) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 4)?);
-    /// # let packed = PackedPages { bytes: &bytes, len_bytes: 4096, index: &index, pages: 1 };
-    /// # let mut decompressor = PageDecompressor::new(&context, PageFormat::Zstd)?;
-    /// let (start, end) = (CudaEvent::timed(&context)?, CudaEvent::timed(&context)?);
-    /// decompressor.zero(&stream, packed.pages)?;
-    /// stream.record(&start)?;
-    /// // SAFETY: four different buffers, used in one stream; `zero` was called just before.
-    /// unsafe { decompressor.launch_zeroed(&stream, packed, &output, &status) }?;
-    /// stream.record(&end)?;
-    /// end.wait()?;
-    /// println!("the kernels took {:?}", end.since(&start)?);
-    /// # Ok::<(), trueno_zram_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// The errors of `decompress`.
-    ///
-    /// # Safety
-    /// The requirements of `decompress`. In addition, [`zero`](Self::zero) was the last call before, with the same
-    /// stream and number of pages.
-    pub unsafe fn launch_zeroed(
-        &mut self,
-        stream: &CudaStream,
-        packed: PackedPages<'_>,
-        output: &DeviceBuffer,
-        status: &DeviceBuffer,
-    ) -> GpuResult<()> {
-        let batch = DecompressBatch::checked(packed, output, status)?;
-        // SAFETY: the caller upholds the requirements.
-        unsafe { self.launch(stream, batch) }
-    }
-
-    /// # Safety
-    /// The requirements of [`launch_zeroed`](Self::launch_zeroed).
-    unsafe fn launch(&self, stream: &CudaStream, batch: DecompressBatch<'_>) -> GpuResult<()> {
-        match (self.prepared, &self.group_kernels) {
-            (PreparedKernels::GroupKernels, Some(kernels)) => {
-                // SAFETY: the caller upholds the requirements; `zero` prepared these kernels.
-                unsafe { kernels.launch(stream, batch, self.multiprocessors) }
-            }
-            _ => {
-                let pages = batch.packed.pages;
-                if pages == 0 {
-                    return Ok(());
-                }
-                let args = batch.launch_args(&self.page_kernel.workspace().next_page);
-                let grid = grid_of(self.kernel.kernel(), self.loaded(), self.multiprocessors, pages);
-                // SAFETY: by `DecompressBatch::checked`, all buffers are large enough for that many pages. The kernel checks
-                // every entry against the packed length and every block against the page. By the caller's guarantee, checked
-                // data does not change. `zero` reset the workspace.
-                unsafe { self.page_kernel.launch(stream, grid, &args) }
-            }
+        self.page_kernel.reset_next(stream)?;
+        kernel_start.map_or(Ok(()), |event| stream.record(event))?;
+        if pages == 0 {
+            return Ok(());
         }
+        let args = buffers.launch_args(&self.page_kernel.workspace().next_page);
+        let grid = grid_of(self.kernel.kernel(), self.loaded(), self.multiprocessors, pages);
+        // SAFETY: by `DecompressBuffers::check`, all buffers are large enough for that many pages. The kernel checks every entry
+        // against the packed length and every block against the page. By the caller's guarantee, checked data does not
+        // change. The workspace was reset above.
+        unsafe { self.page_kernel.launch(stream, grid, &args) }
     }
 }

@@ -6,7 +6,7 @@ use std::num::NonZeroU32;
 use trueno_gpu::kernels::Kernel;
 use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdGroupOrderKernel};
 
-use super::decompressor::DecompressBatch;
+use super::decompressor::DecompressBuffers;
 use super::{MAX_BATCH_PAGES, allocate_scratch, blocks_of_share, grid_of};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::{GpuError, GpuResult};
@@ -84,43 +84,38 @@ impl GroupKernels {
         grid_of(kernel, loaded, multiprocessors, pages)
     }
 
-    /// Queues the zeroing of the counters, behind the previous launch.
-    pub(super) fn zero(&self, stream: &CudaStream) -> GpuResult<()> {
-        stream.wait_for_event(&self.last_launch)?;
-        match &self.scratch {
-            Some(scratch) => stream.fill(scratch, 0..ZEROED_BYTES, 0),
-            None => Ok(()),
-        }
-    }
-
-    /// Queues both kernels. The first one is short, and its grid is not limited: it has one thread per page.
+    /// Queues the zeroing of the counters, behind the previous launch, and both kernels. The first kernel is short, and its grid
+    /// is not limited: it has one thread per page. Records `kernel_start`, if given, before it.
     ///
     /// # Errors
     /// [`GpuError::ShortBuffer`] if [`reserve`](Self::reserve) was not called for that many pages, or the driver's error.
     ///
     /// # Safety
-    /// The batch has four different buffers. Until the stream has run the kernels, no other work writes the packed bytes or
-    /// the index. [`zero`](Self::zero) was the last call before, with the same stream.
+    /// The buffers are four different ones, large enough for their pages. Until the stream has run the kernels, no other work
+    /// writes the packed bytes or the index.
     pub(super) unsafe fn launch(
         &self,
         stream: &CudaStream,
-        batch: DecompressBatch<'_>,
+        buffers: DecompressBuffers<'_>,
         multiprocessors: Option<NonZeroU32>,
+        kernel_start: Option<&CudaEvent>,
     ) -> GpuResult<()> {
-        let packed = batch.packed;
         let (what, len_bytes) = ("scratch", self.scratch_bytes());
-        let needed_bytes = self.needed_bytes(multiprocessors, packed.pages);
+        let needed_bytes = self.needed_bytes(multiprocessors, buffers.pages);
         let scratch = self.scratch.as_ref().filter(|_| needed_bytes <= len_bytes as u64);
         let scratch = scratch.ok_or(GpuError::ShortBuffer { what, len_bytes, needed_bytes })?;
-        let args = batch.launch_args(scratch);
-        let order = (&self.order.1, self.order.0.grid(packed.pages));
-        let decompress = (&self.decompress.1, self.grid(multiprocessors, packed.pages));
+        stream.wait_for_event(&self.last_launch)?;
+        stream.fill(scratch, 0..ZEROED_BYTES, 0)?;
+        kernel_start.map_or(Ok(()), |event| stream.record(event))?;
+        let args = buffers.launch_args(scratch);
+        let order = (&self.order.1, self.order.0.grid(buffers.pages));
+        let decompress = (&self.decompress.1, self.grid(multiprocessors, buffers.pages));
         let launched = [order, decompress].into_iter().try_for_each(|(kernel, grid)| {
-            // SAFETY: by `DecompressBatch::checked`, the caller's buffers are large enough for that many pages; by the check above,
-            // the scratch memory is large enough for them and for the grid of the second kernel. Buffers are aligned to 256
-            // bytes. The counters were zeroed, and the second kernel runs after the first, in the same stream and with the
-            // same arguments. Both check every entry against the packed length, and the second every frame against the
-            // page. By the caller's guarantee, checked data does not change.
+            // SAFETY: the caller's buffers are large enough for that many pages; by the check above, the scratch memory is large
+            // enough for them and for the grid of the second kernel. Buffers are aligned to 256 bytes. The counters were
+            // zeroed above, and the second kernel runs after the first, in the same stream and with the same arguments. Both
+            // check every entry against the packed length, and the second every frame against the page. By the caller's
+            // guarantee, checked data does not change.
             unsafe { kernel.launch(stream, grid, &args) }
         });
         // If only the second launch fails, the first one still uses the memory.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use trueno_gpu::kernels::packed::Mode;
 
 use super::device::{DeviceAllocator, DeviceQueue, Mark, PinnedMemory, RingDevice, SlotBuffer};
-use crate::gpu::codec::{PackedPages, PageCompressor, PageDecompressor, PageFormat};
+use crate::gpu::codec::{CompressBuffers, DecompressBuffers, PageCompressor, PageDecompressor, PageFormat};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
 use crate::gpu::event::CudaEvent;
@@ -208,13 +208,11 @@ impl RingDevice for Cuda {
     fn compress(&mut self, slot: &mut CudaSlot, pages: u32) -> GpuResult<()> {
         self.assign_compute(slot);
         let stream = &self.compute[slot.compute];
-        let [input, packed, index, _] = &slot.buffers;
+        let [input, output, index, _] = &slot.buffers;
         stream.wait_for_event(slot.event(Mark::H2dEnd))?;
-        self.compressor.zero(stream, pages, index)?;
-        stream.record(slot.event(Mark::KernelStart))?;
-        // SAFETY: three buffers of the slot, zeroed just before in the same stream; until its marks are reached the ring
-        // queues nothing else that touches them.
-        unsafe { self.compressor.launch_zeroed(stream, input, pages, packed, index) }?;
+        let buffers = CompressBuffers { input, output, index, pages };
+        // SAFETY: three buffers of the slot; until its marks are reached the ring queues nothing else that touches them.
+        unsafe { self.compressor.compress(stream, buffers, Some(slot.event(Mark::KernelStart))) }?;
         stream.record(slot.event(Mark::KernelEnd))
     }
 
@@ -222,15 +220,14 @@ impl RingDevice for Cuda {
         self.assign_compute(slot);
         self.ensure_decompressor()?;
         let (stream, decompressor) = (&self.compute[slot.compute], self.decompressor.as_mut().expect("made just now"));
-        let [output, bytes, index, status] = &slot.buffers;
+        let [output, packed, index, status] = &slot.buffers;
         stream.wait_for_event(slot.event(Mark::H2dEnd))?;
         // No page counts as restored unless the kernel says so.
         stream.fill(status, 0..pages as usize * size_of::<u32>(), 0xff)?;
-        decompressor.zero(stream, pages)?;
-        stream.record(slot.event(Mark::KernelStart))?;
-        let packed = PackedPages { bytes, len_bytes: packed_bytes as u64, index, pages };
+        let packed_bytes = packed_bytes as u64;
+        let buffers = DecompressBuffers { packed, packed_bytes, index, output, status, pages };
         // SAFETY: four buffers of the slot; until its marks are reached the ring queues nothing else that touches them.
-        unsafe { decompressor.launch_zeroed(stream, packed, output, status) }?;
+        unsafe { decompressor.decompress(stream, buffers, Some(slot.event(Mark::KernelStart))) }?;
         stream.record(slot.event(Mark::KernelEnd))
     }
 

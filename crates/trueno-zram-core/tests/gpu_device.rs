@@ -4,19 +4,19 @@
 //! `without_a_gpu` tests run everywhere.
 #![allow(clippy::unwrap_used)]
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use trueno_zram_core::gpu::GpuError;
 use trueno_zram_core::gpu::raw::{
-    CudaEvent, CudaStream, DeviceBuffer, GpuContext, HostCaching, LaunchArgs, Launcher, Module, ParamKind, PinnedBuffer,
+    CudaEvent, CudaStream, DeviceBuffer, EntryPoint, GpuContext, HostCaching, LaunchArgs, LoadedKernel, ParamKind,
+    PinnedBuffer,
 };
 use trueno_zram_core::gpu::{GpuDeviceInfo, gpu_available};
 
 #[path = "support/ptx.rs"]
 mod ptx;
 
-use ptx::STORE_TO_NULL;
+use ptx::store_to_null;
 
 fn device() -> (GpuContext, CudaStream) {
     let context = GpuContext::new(0).expect("these tests need an NVIDIA GPU");
@@ -137,13 +137,14 @@ fn events_order_and_measure() {
 fn rejects_invalid_ptx_with_the_compilers_message() {
     let (context, _) = device();
     let ptx = ".version 6.4\n.target sm_70\n.address_size 64\n.visible .entry bad() {\n    frobnicate.u32 %r1;\n}\n";
-    let error = Module::from_ptx(&context, ptx).unwrap_err();
+    let entry = EntryPoint { name: "bad", params: &[], block_threads: 1, dynamic_shared_bytes: 0 };
+    let error = LoadedKernel::from_ptx(&context, ptx, entry).unwrap_err();
     println!("{error}");
     let GpuError::Ptx { error, log } = error else { panic!("{error}") };
     assert_eq!((error.call, error.code), ("cuModuleLoadDataEx", "CUDA_ERROR_INVALID_PTX"));
     assert!(log.contains("frobnicate") || log.contains("line 5"), "{log}");
     assert!(!error.poisons_context() && !context.is_lost());
-    assert_eq!(Module::from_ptx(&context, "a\0b").unwrap_err(), GpuError::ZeroByte { at: 1 });
+    assert_eq!(LoadedKernel::from_ptx(&context, "a\0b", entry).unwrap_err(), GpuError::ZeroByte { at: 1 });
 }
 
 /// Each lane stores `100 + lane` through an address computed from an offset that another lane put in shared memory.
@@ -178,20 +179,22 @@ const COMPUTED_ADDRESS: &str = r"
 }
 ";
 
-fn computed_address(context: &GpuContext) -> Launcher {
-    let module = Arc::new(Module::from_ptx(context, COMPUTED_ADDRESS).unwrap());
-    Launcher::new(&module, "computed_address", &[ParamKind::Buffer, ParamKind::U32]).unwrap()
-}
+const COMPUTED_ADDRESS_ENTRY: EntryPoint<'static> = EntryPoint {
+    name: "computed_address",
+    params: &[ParamKind::Buffer, ParamKind::U32],
+    block_threads: 32,
+    dynamic_shared_bytes: 0,
+};
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn stores_through_addresses_computed_from_shared_memory() {
     let (context, stream) = device();
-    let kernel = computed_address(&context);
+    let kernel = LoadedKernel::from_ptx(&context, COMPUTED_ADDRESS, COMPUTED_ADDRESS_ENTRY).unwrap();
     let out = DeviceBuffer::new(&context, 32 * 12).unwrap();
     stream.fill(&out, 0..32 * 12, 0).unwrap();
     // SAFETY: lane l writes 4 bytes at (31 - l) * 12, which is inside 32 * 12.
-    unsafe { kernel.launch(&stream, 1, 32, 0, &LaunchArgs::new().buffer(&out).u32(12)) }.unwrap();
+    unsafe { kernel.launch(&stream, 1, &LaunchArgs::new().buffer(&out).u32(12)) }.unwrap();
     let mut bytes = [0; 32 * 12];
     stream.download(&out, 0, &mut bytes).unwrap();
     for (i, chunk) in bytes.chunks_exact(12).enumerate() {
@@ -206,7 +209,7 @@ fn stores_through_addresses_computed_from_shared_memory() {
 #[ignore = "needs an NVIDIA GPU"]
 fn launches_are_checked_and_attributes_can_be_queried() {
     let (context, stream) = device();
-    let kernel = computed_address(&context);
+    let kernel = LoadedKernel::from_ptx(&context, COMPUTED_ADDRESS, COMPUTED_ADDRESS_ENTRY).unwrap();
     let out = DeviceBuffer::new(&context, 4096).unwrap();
     for args in [
         LaunchArgs::new(),
@@ -216,20 +219,20 @@ fn launches_are_checked_and_attributes_can_be_queried() {
         LaunchArgs::new().buffer(&out).u32(4).u32(4),
     ] {
         // SAFETY: no launch takes place.
-        let refused = unsafe { kernel.launch(&stream, 1, 32, 0, &args) };
+        let refused = unsafe { kernel.launch(&stream, 1, &args) };
         assert!(matches!(refused, Err(GpuError::Arguments { .. })), "{args:?}: {refused:?}");
     }
     let made = kernel.attributes().unwrap();
     println!("{made:?}");
     assert!(made.registers > 0 && made.static_shared_bytes == 128 && made.local_bytes == 0);
-    assert!(kernel.blocks_per_multiprocessor(32, 0).unwrap() > 0);
+    assert!(kernel.blocks_per_multiprocessor() > 0);
+    let load = |entry| LoadedKernel::from_ptx(&context, COMPUTED_ADDRESS, entry);
+    let with_shared = |dynamic_shared_bytes| load(EntryPoint { dynamic_shared_bytes, ..COMPUTED_ADDRESS_ENTRY });
     let most = context.limits().shared_bytes_per_block;
-    kernel.allow_dynamic_shared(most - 128).unwrap();
-    assert!(kernel.allow_dynamic_shared(most + 1).is_err());
-    assert_eq!(kernel.blocks_per_multiprocessor(32, most - 128).unwrap(), 1);
-    let module = Arc::new(Module::from_ptx(&context, COMPUTED_ADDRESS).unwrap());
-    let missing = Launcher::new(&module, "no_such_kernel", &[]).unwrap_err();
-    assert!(missing.to_string().contains("CUDA_ERROR_NOT_FOUND"), "{missing}");
+    assert_eq!(with_shared(most - 128).unwrap().blocks_per_multiprocessor(), 1);
+    assert!(with_shared(most + 1).is_err());
+    let missing = load(EntryPoint { name: "no_such_kernel", ..COMPUTED_ADDRESS_ENTRY }).unwrap_err();
+    assert!(matches!(missing, GpuError::Driver(error) if error.code == "CUDA_ERROR_NOT_FOUND"), "{missing}");
 }
 
 #[test]
@@ -269,15 +272,14 @@ fn illegal_address_loses_the_context_without_hanging() {
     }
     let (context, stream) = device();
     let other = GpuContext::new(0).unwrap();
-    let kernel =
-        Launcher::new(&Arc::new(Module::from_ptx(&context, STORE_TO_NULL).unwrap()), "store_to_null", &[]).unwrap();
+    let kernel = store_to_null(&context);
     let mut input = PinnedBuffer::new(&context, 4096, HostCaching::Cached).unwrap();
     let mut output = PinnedBuffer::new(&context, 4096, HostCaching::Cached).unwrap();
     let out = DeviceBuffer::new(&context, 4096).unwrap();
     input.bytes_mut().unwrap().fill(7);
     stream.upload_pinned(&out, 0, &mut input, 0..4096).unwrap();
     // SAFETY: the store faults and changes nothing.
-    unsafe { kernel.launch(&stream, 1, 1, 0, &LaunchArgs::new()) }.unwrap();
+    unsafe { kernel.launch(&stream, 1, &LaunchArgs::new()) }.unwrap();
     let _ = stream.download_pinned(&out, 0, &mut output, 0..4096);
     let first = stream.synchronize().unwrap_err();
     println!("{first}");

@@ -1,97 +1,61 @@
-//! Turns a kernel's IR into something that can be launched on a device.
+//! Kernels loaded on a device. All launches go through here.
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
+use std::fmt;
 
 use trueno_gpu::ir::ParamTy;
 use trueno_gpu::{Target, ValidKernel, emit_for};
 
 use super::context::GpuContext;
-use super::device::DeviceLimits;
+use super::driver::{CUfunction, CUfunction_attribute, non_negative};
 use super::error::{GpuError, GpuResult};
-use super::launch::{KernelAttributes, LaunchArgs, Launcher, ParamKind};
+use super::launch_args::{LaunchArgs, ParamKind};
+use super::launch_shape::is_at_least;
 use super::module::Module;
 use super::stream::CudaStream;
 
-/// The number of warps per block of the page kernels, and the lowest target that supports it.
+/// Threads per warp.
+const WARP_THREADS: u32 = 32;
+
+/// A kernel in PTX text: its name, its parameters and the shape of its blocks. The driver reports neither of the latter two.
 ///
 /// ```
-/// use trueno_zram_core::gpu::raw::LaunchShape;
-/// assert_eq!((LaunchShape::EVERYWHERE.warps_per_block, LaunchShape::WIDE.warps_per_block), (4, 28));
+/// use trueno_zram_core::gpu::raw::{EntryPoint, ParamKind};
+/// let (name, params) = ("store7", &[ParamKind::Buffer]);
+/// let entry = EntryPoint { name, params, block_threads: 32, dynamic_shared_bytes: 0 };
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct EntryPoint<'a> {
+    /// The kernel's name.
+    pub name: &'a str,
+    /// The kernel's parameters.
+    pub params: &'a [ParamKind],
+    /// Threads per block.
+    pub block_threads: u32,
+    /// Dynamic shared memory per block.
+    pub dynamic_shared_bytes: u32,
+}
+
+/// The resources that the driver's compiler assigned to a kernel.
+///
+/// ```no_run
+/// # fn of(kernel: &trueno_zram_core::gpu::raw::LoadedKernel) -> trueno_zram_core::gpu::raw::GpuResult<()> {
+/// let attributes = kernel.attributes()?;
+/// assert_eq!(attributes.local_bytes, 0, "no spills");
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaunchShape {
-    /// Warps per block.
-    pub warps_per_block: u32,
-    /// The target that the kernel is validated for.
-    pub target: Target,
-}
-
-impl LaunchShape {
-    /// Four warps with static shared memory. Runs on every supported device.
-    ///
-    /// ```
-    /// use trueno_zram_core::gpu::raw::LaunchShape;
-    /// assert!(LaunchShape::EVERYWHERE.shared_bytes() <= 48 * 1024, "every device has 48 KiB");
-    /// ```
-    pub const EVERYWHERE: Self = Self { warps_per_block: 4, target: Target::SM_70 };
-    /// One block that fills a multiprocessor: the fastest shape on Hopper.
-    ///
-    /// ```no_run
-    /// use trueno_gpu::kernels::packed::{Mode, TableStores};
-    /// use trueno_zram_core::gpu::raw::{LaunchShape, GpuContext, PageCompressor, PageFormat};
-    /// # let context = GpuContext::new(0)?;
-    /// // On a device without that much shared memory this is an error.
-    /// let (format, stores) = (PageFormat::Zstd, TableStores::ReadBack);
-    /// let compressor = PageCompressor::with_shape(&context, format, Mode::Fast, stores, LaunchShape::WIDE)?;
-    /// # Ok::<(), trueno_zram_core::Error>(())
-    /// ```
-    pub const WIDE: Self = Self { warps_per_block: 28, target: Target::SM_90 };
-    /// Maximum shared memory per warp of the page kernels.
-    const WARP_SHARED_BYTES: u32 = 8 * 1024;
-    /// Shared memory per block lost to the alignment of the pages.
-    const SLACK_BYTES: u32 = 3 * 1024;
-
-    /// Returns the maximum shared memory of a block of the page kernels.
-    ///
-    /// ```
-    /// use trueno_zram_core::gpu::raw::LaunchShape;
-    /// assert!(LaunchShape::WIDE.shared_bytes() <= 227 * 1024);
-    /// ```
-    #[must_use]
-    pub const fn shared_bytes(self) -> u32 {
-        self.warps_per_block * Self::WARP_SHARED_BYTES + Self::SLACK_BYTES
-    }
-
-    /// Returns the best shape for a device: the wide one, if the device has enough shared memory and is new enough.
-    ///
-    /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{LaunchShape, GpuContext};
-    /// let context = GpuContext::new(0)?;
-    /// let shape = LaunchShape::best_for(context.info().compute_capability, context.limits());
-    /// println!("{} warps per block", shape.warps_per_block);
-    /// # Ok::<(), trueno_zram_core::Error>(())
-    /// ```
-    #[must_use]
-    pub fn best_for(compute_capability: (u32, u32), limits: &DeviceLimits) -> Self {
-        let (major, minor) = compute_capability;
-        let wide = Self::WIDE;
-        // Some devices newer than Hopper have less shared memory, so both are checked.
-        let fits = Target::for_capability(major, minor)
-            .is_some_and(|target| is_at_least(target, wide.target) && target.max_shared_bytes() >= wide.shared_bytes());
-        if fits && limits.shared_bytes_per_block >= wide.shared_bytes() { wide } else { Self::EVERYWHERE }
-    }
-}
-
-/// Returns `true` if a device of target `target` runs code generated for `wanted`.
-fn is_at_least(target: Target, wanted: Target) -> bool {
-    let place = |target| Target::ALL.iter().position(|known| *known == target);
-    place(target) >= place(wanted)
+pub struct KernelAttributes {
+    /// Registers per thread.
+    pub registers: u32,
+    /// Bytes of local memory per thread, mostly spilled registers.
+    pub local_bytes: u32,
+    /// Shared memory that the kernel itself declares.
+    pub static_shared_bytes: u32,
 }
 
 /// A kernel loaded on a device, with its block size and the grid that fills the device.
-///
-/// The PTX is generated for the device's own target, or for the newest older one that the driver supports.
 ///
 /// ```no_run
 /// use trueno_gpu::kernels::{Kernel, SameFillKernel};
@@ -106,18 +70,25 @@ fn is_at_least(target: Target, wanted: Target) -> bool {
 /// unsafe { loaded.launch(&stream, kernel.grid(8), &LaunchArgs::new().buffer(&pages).buffer(&flags).u32(8)) }?;
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct LoadedKernel {
-    context: GpuContext,
-    launcher: Launcher,
-    target: Target,
+    /// Keeps the function valid.
+    module: Module,
+    function: CUfunction,
+    name: String,
+    params: Vec<ParamKind>,
     block_threads: u32,
     dynamic_shared_bytes: u32,
     blocks_per_multiprocessor: u32,
 }
 
+// SAFETY: the handle is a driver token that any thread may use; the module keeps it valid.
+unsafe impl Send for LoadedKernel {}
+// SAFETY: as above; the driver does its own locking.
+unsafe impl Sync for LoadedKernel {}
+
 impl LoadedKernel {
-    /// Generates a kernel's PTX for the device and compiles it with the driver.
+    /// Generates a kernel's PTX for the device's own target, or for the newest older one that the driver supports, and compiles
+    /// it with the driver.
     ///
     /// ```no_run
     /// use trueno_gpu::kernels::{Kernel, SameFillKernel};
@@ -131,99 +102,109 @@ impl LoadedKernel {
     /// [`GpuError::Kernel`] if the device lacks a feature that the kernel needs; [`GpuError::BlockTooLarge`] if not
     /// even one block fits on a multiprocessor; [`GpuError::Ptx`] if the driver rejects the PTX.
     pub fn new(context: &GpuContext, kernel: &ValidKernel) -> GpuResult<Self> {
-        let (module, target) = compile(context, kernel)?;
-        let launcher = Launcher::new(&Arc::new(module), &kernel.name, &param_kinds(kernel))?;
-        let block_threads = kernel.warps_per_block * 32;
-        let dynamic_shared_bytes = kernel.shared.launch_bytes();
-        if dynamic_shared_bytes > 0 {
-            launcher.allow_dynamic_shared(dynamic_shared_bytes)?;
-        }
-        let blocks_per_multiprocessor = launcher.blocks_per_multiprocessor(block_threads, dynamic_shared_bytes)?;
-        if blocks_per_multiprocessor == 0 {
-            let shared_bytes = kernel.shared.total_bytes();
-            return Err(GpuError::BlockTooLarge { kernel: kernel.name.clone(), threads: block_threads, shared_bytes });
-        }
-        let context = context.clone();
-        Ok(Self { context, launcher, target, block_threads, dynamic_shared_bytes, blocks_per_multiprocessor })
+        let entry = EntryPoint {
+            name: &kernel.name,
+            params: &param_kinds(kernel),
+            block_threads: kernel.warps_per_block * WARP_THREADS,
+            dynamic_shared_bytes: kernel.shared.launch_bytes(),
+        };
+        Self::in_module(compile(context, kernel)?, entry)
     }
 
-    /// Returns the device's context.
+    /// Compiles PTX text with the driver and finds a kernel in it.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel, CudaStream};
-    /// # use trueno_gpu::kernels::{Kernel, SameFillKernel};
-    /// # let context = GpuContext::new(0)?;
-    /// # let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
-    /// let stream = CudaStream::new(loaded.context())?; // a stream that can launch it
+    /// use trueno_zram_core::gpu::raw::{CudaStream, DeviceBuffer, EntryPoint, GpuContext, LaunchArgs, LoadedKernel, ParamKind};
+    /// const PTX: &str = ".version 6.4\n.target sm_70\n.address_size 64\n
+    ///     .visible .entry store7(.param .u64 to) {
+    ///         .reg .u64 %to;
+    ///         ld.param.u64 %to, [to];
+    ///         st.global.u32 [%to], 7;
+    ///         ret;
+    ///     }";
+    /// let context = GpuContext::new(0)?;
+    /// let (stream, buffer) = (CudaStream::new(&context)?, DeviceBuffer::new(&context, 4)?);
+    /// let (name, params) = ("store7", &[ParamKind::Buffer]);
+    /// let entry = EntryPoint { name, params, block_threads: 1, dynamic_shared_bytes: 0 };
+    /// let store7 = LoadedKernel::from_ptx(&context, PTX, entry)?;
+    /// // SAFETY: the kernel writes the first 4 bytes of its argument, which has 4 bytes.
+    /// unsafe { store7.launch(&stream, 1, &LaunchArgs::new().buffer(&buffer)) }?;
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// [`GpuError::Ptx`] with the compiler's messages if the PTX is invalid, or too new for the driver or the device;
+    /// `CUDA_ERROR_NOT_FOUND` if it has no such kernel; [`GpuError::BlockTooLarge`] or the driver's error if the device does
+    /// not have as much shared memory.
+    pub fn from_ptx(context: &GpuContext, ptx: &str, entry: EntryPoint<'_>) -> GpuResult<Self> {
+        Self::in_module(Module::from_ptx(context, ptx)?, entry)
+    }
+
+    fn in_module(module: Module, entry: EntryPoint<'_>) -> GpuResult<Self> {
+        let EntryPoint { name, params, block_threads, dynamic_shared_bytes } = entry;
+        let function = module.function(name)?;
+        let mut kernel = Self {
+            module,
+            function,
+            name: name.to_owned(),
+            params: params.to_vec(),
+            block_threads,
+            dynamic_shared_bytes,
+            blocks_per_multiprocessor: 0,
+        };
+        if dynamic_shared_bytes > 0 {
+            kernel.allow_dynamic_shared()?;
+        }
+        kernel.blocks_per_multiprocessor = kernel.occupancy()?;
+        if kernel.blocks_per_multiprocessor == 0 {
+            let shared_bytes = kernel.attributes()?.static_shared_bytes.saturating_add(dynamic_shared_bytes);
+            return Err(GpuError::BlockTooLarge { kernel: kernel.name, threads: block_threads, shared_bytes });
+        }
+        Ok(kernel)
+    }
+
+    /// Allows launches with the kernel's dynamic shared memory. Without this, the limit is 48 KiB.
+    fn allow_dynamic_shared(&self) -> GpuResult<()> {
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let bytes = c_int_of("dynamic shared memory", self.dynamic_shared_bytes)?;
+        // SAFETY: the function lives as long as the module.
+        self.context().call(|driver| unsafe { driver.cuFuncSetAttribute(self.function, attribute, bytes) })
+    }
+
+    /// Asks the driver how many blocks fit on one multiprocessor at a time; 0 if none fits.
+    fn occupancy(&self) -> GpuResult<u32> {
+        let mut blocks = 0;
+        let threads = c_int_of("block size", self.block_threads)?;
+        // Widening: `usize` has 64 bits wherever CUDA runs.
+        let shared = self.dynamic_shared_bytes as usize;
+        self.context().call(|driver| {
+            // SAFETY: the destination is a local variable; the function lives as long as the module.
+            unsafe {
+                driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(&raw mut blocks, self.function, threads, shared)
+            }
+        })?;
+        non_negative("occupancy", blocks)
+    }
+
+    /// Returns the context in which the kernel is loaded.
     #[must_use]
     pub fn context(&self) -> &GpuContext {
-        &self.context
-    }
-
-    /// Returns the target that the PTX was generated for.
-    ///
-    /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel};
-    /// # use trueno_gpu::kernels::{Kernel, SameFillKernel};
-    /// # let context = GpuContext::new(0)?;
-    /// # let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
-    /// println!("compiled for sm_{}", loaded.target().sm);
-    /// # Ok::<(), trueno_zram_core::Error>(())
-    /// ```
-    #[must_use]
-    pub fn target(&self) -> Target {
-        self.target
+        self.module.context()
     }
 
     /// Returns the number of threads per block.
-    ///
-    /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel};
-    /// # use trueno_gpu::kernels::{Kernel, SameFillKernel};
-    /// # let context = GpuContext::new(0)?;
-    /// # let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
-    /// let pages_at_a_time = loaded.resident_blocks() * loaded.block_threads() / 32; // one page per warp
-    /// # Ok::<(), trueno_zram_core::Error>(())
-    /// ```
     #[must_use]
     pub fn block_threads(&self) -> u32 {
         self.block_threads
     }
 
-    /// Returns the dynamic shared memory per block.
-    ///
-    /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel};
-    /// # use trueno_gpu::kernels::{Kernel, SameFillKernel};
-    /// # let context = GpuContext::new(0)?;
-    /// # let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
-    /// println!("{} of {} bytes", loaded.dynamic_shared_bytes(), context.limits().shared_bytes_per_block);
-    /// # Ok::<(), trueno_zram_core::Error>(())
-    /// ```
-    #[must_use]
-    pub fn dynamic_shared_bytes(&self) -> u32 {
-        self.dynamic_shared_bytes
-    }
-
-    /// Returns how many blocks fit on one multiprocessor at a time.
-    ///
-    /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel};
-    /// # use trueno_gpu::kernels::{Kernel, SameFillKernel};
-    /// # let context = GpuContext::new(0)?;
-    /// # let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
-    /// let threads = loaded.blocks_per_multiprocessor() * loaded.block_threads();
-    /// println!("occupancy {:.2}", f64::from(threads) / f64::from(context.limits().threads_per_multiprocessor));
-    /// # Ok::<(), trueno_zram_core::Error>(())
-    /// ```
+    /// Returns the number of blocks that fit on one multiprocessor at a time.
     #[must_use]
     pub fn blocks_per_multiprocessor(&self) -> u32 {
         self.blocks_per_multiprocessor
     }
 
-    /// Returns how many blocks fit on the device at a time: the grid for kernels that fetch their pages from a counter.
+    /// Returns the number of blocks that fit on the device at a time: the grid for kernels that fetch their pages from a counter.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel};
@@ -235,7 +216,12 @@ impl LoadedKernel {
     /// ```
     #[must_use]
     pub fn resident_blocks(&self) -> u32 {
-        self.blocks_per_multiprocessor.saturating_mul(self.context.limits().multiprocessors)
+        self.blocks_per_multiprocessor.saturating_mul(self.context().limits().multiprocessors)
+    }
+
+    /// Returns the number of warps that fit on the device at a time.
+    pub(crate) fn resident_warps(&self) -> u32 {
+        self.resident_blocks().saturating_mul(self.block_threads / WARP_THREADS)
     }
 
     /// Returns the resources that the driver's compiler assigned to the kernel.
@@ -245,17 +231,32 @@ impl LoadedKernel {
     /// # use trueno_gpu::kernels::{Kernel, SameFillKernel};
     /// # let context = GpuContext::new(0)?;
     /// # let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
-    /// assert_eq!(loaded.attributes()?.local_bytes, 0, "no spills");
+    /// println!("{} registers per thread", loaded.attributes()?.registers);
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
     /// If the driver call fails.
     pub fn attributes(&self) -> GpuResult<KernelAttributes> {
-        self.launcher.attributes()
+        use CUfunction_attribute as A;
+        Ok(KernelAttributes {
+            registers: self.attribute(A::CU_FUNC_ATTRIBUTE_NUM_REGS, "registers")?,
+            local_bytes: self.attribute(A::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, "local memory")?,
+            static_shared_bytes: self.attribute(A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, "shared memory")?,
+        })
     }
 
-    /// Queues a launch of `grid` blocks. The arguments are checked against the kernel's parameters.
+    fn attribute(&self, which: CUfunction_attribute, what: &'static str) -> GpuResult<u32> {
+        let mut value = 0;
+        self.context().call(|driver| {
+            // SAFETY: the destination is a local variable; the function lives as long as the module.
+            unsafe { driver.cuFuncGetAttribute(&raw mut value, which, self.function) }
+        })?;
+        non_negative(what, value)
+    }
+
+    /// Queues a launch of `grid` blocks. Number, order and width of the arguments are checked against the parameters. The
+    /// caller guarantees that the buffers are large enough for the kernel.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, LaunchArgs, LoadedKernel, CudaStream};
@@ -267,29 +268,66 @@ impl LoadedKernel {
     /// let args = LaunchArgs::new().buffer(&pages).buffer(&flags).u32(8);
     /// // SAFETY: the kernel reads 8 pages and writes 8 flags.
     /// unsafe { loaded.launch(&stream, SameFillKernel::new().grid(8), &args) }?;
+    /// // SAFETY: as above. An argument that the kernel does not have is rejected.
+    /// assert!(unsafe { loaded.launch(&stream, SameFillKernel::new().grid(8), &args.u32(1)) }.is_err());
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// The errors of [`Launcher::launch`].
+    /// [`GpuError::Arguments`] if the arguments do not match the parameters, or the driver's error. An error in the
+    /// kernel itself appears in the first call that waits for it.
     ///
     /// # Safety
-    /// The requirements of [`Launcher::launch`]: with these arguments, the kernel stays within the buffers among them.
+    /// With these arguments, the kernel accesses nothing but the buffers among them and stays within their bounds.
+    /// (The buffers outlive the kernel: freeing one waits.)
     pub unsafe fn launch(&self, stream: &CudaStream, grid: u32, args: &LaunchArgs<'_>) -> GpuResult<()> {
-        // SAFETY: the caller guarantees the kernel's behaviour with these arguments.
-        unsafe { self.launcher.launch(stream, grid, self.block_threads, self.dynamic_shared_bytes, args) }
+        let context = self.context();
+        context.check_same(stream.context(), "the stream")?;
+        args.check(&self.name, &self.params)?;
+        args.buffers().try_for_each(|buffer| context.check_same(buffer.context(), "the buffer"))?;
+        let mut pointers = args.pointers();
+        context.call(|driver| {
+            // SAFETY: there are at least as many pointers as the kernel has parameters, each to at least the bytes of
+            // that parameter, and the driver copies them before it returns. Function and stream exist. The caller
+            // guarantees the kernel's behaviour.
+            unsafe {
+                driver.cuLaunchKernel(
+                    self.function,
+                    grid,
+                    1,
+                    1,
+                    self.block_threads,
+                    1,
+                    1,
+                    self.dynamic_shared_bytes,
+                    stream.handle(),
+                    pointers.as_mut_ptr(),
+                    std::ptr::null_mut(),
+                )
+            }
+        })
     }
 }
 
+impl fmt::Debug for LoadedKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LoadedKernel({}, {:?})", self.name, self.params)
+    }
+}
+
+fn c_int_of(what: &'static str, value: u32) -> GpuResult<i32> {
+    i32::try_from(value).map_err(|_| GpuError::OutOfRange { what, value: value.into() })
+}
+
 /// Compiles the kernel for the device's target. A driver that is too old for that PTX version gets an older one.
-fn compile(context: &GpuContext, kernel: &ValidKernel) -> GpuResult<(Module, Target)> {
+fn compile(context: &GpuContext, kernel: &ValidKernel) -> GpuResult<Module> {
     let (major, minor) = context.info().compute_capability;
     let mut refused = None;
     for target in targets_for(major, minor).map(|target| target.with_ptx(kernel.target.ptx)) {
         let written = emit_for(kernel, target)
             .map_err(|error| GpuError::Kernel { kernel: kernel.name.clone(), reason: error.to_string() });
         match written.and_then(|ptx| Module::from_ptx(context, &ptx)) {
-            Ok(module) => return Ok((module, target)),
+            Ok(module) => return Ok(module),
             Err(error) if error.is_unsupported_ptx_version() => refused = Some(error),
             // An older target may lack a feature, but the cause is that the driver rejected the newer one.
             Err(error) => return Err(refused.unwrap_or(error)),
@@ -320,6 +358,7 @@ fn param_kinds(kernel: &ValidKernel) -> Vec<ParamKind> {
 mod tests {
     use super::*;
     use crate::gpu::codec::{CompressKernel, DecompressKernel, PageFormat};
+    use crate::gpu::launch_shape::LaunchShape;
     use trueno_gpu::kernels::packed::{Mode, TableStores};
     use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdGroupOrderKernel};
     use trueno_gpu::kernels::{Kernel, LaneRuleKernel};
@@ -328,37 +367,6 @@ mod tests {
     fn kernels(shape: LaunchShape) -> Vec<(CompressKernel, DecompressKernel)> {
         let compress = |format| CompressKernel::new(format, 1, Mode::Fast, TableStores::ReadBack, shape);
         PageFormat::ALL.map(|format| (compress(format), DecompressKernel::new(format, 1, shape))).into()
-    }
-
-    fn limits(shared_kib: u32) -> DeviceLimits {
-        DeviceLimits {
-            multiprocessors: 132,
-            shared_bytes_per_block: shared_kib * 1024,
-            shared_bytes_per_multiprocessor: (shared_kib + 1) * 1024,
-            threads_per_multiprocessor: 2048,
-            driver_version: 13_000,
-        }
-    }
-
-    #[test]
-    fn wide_shape_needs_enough_shared_memory() {
-        for (capability, shared_kib, wide) in [
-            ((7, 0), 96, false),
-            ((7, 5), 64, false),
-            ((8, 0), 163, false),
-            ((8, 6), 99, false),
-            ((9, 0), 227, true),
-            ((9, 0), 226, false),
-            ((10, 0), 227, true),
-            ((10, 3), 227, true),
-            ((12, 0), 99, false),
-            // Newer than Hopper, of a kind without that much memory, whatever the driver reports.
-            ((12, 0), 227, false),
-            ((8, 9), 227, false),
-        ] {
-            let expected = if wide { LaunchShape::WIDE } else { LaunchShape::EVERYWHERE };
-            assert_eq!(LaunchShape::best_for(capability, &limits(shared_kib)), expected, "{capability:?}");
-        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use trueno_gpu::kernels::{Kernel, LaneRuleCounts, LaneRuleKernel};
 use super::context::GpuContext;
 use super::error::GpuResult;
 use super::kernel::LoadedKernel;
-use super::launch::LaunchArgs;
+use super::launch_args::LaunchArgs;
 use super::memory::DeviceBuffer;
 use super::stream::CudaStream;
 

@@ -30,7 +30,8 @@ pub(crate) mod error;
 mod event;
 mod kernel;
 mod lane_rule;
-mod launch;
+mod launch_args;
+mod launch_shape;
 mod memory;
 mod module;
 pub(crate) mod pinned;
@@ -61,8 +62,8 @@ pub use ring::interpreter::Interpreter;
 
 /// A thin layer over the CUDA driver, for running custom kernels, or this crate's kernels on custom memory.
 ///
-/// All of it is safe except launches ([`Launcher::launch`](raw::Launcher::launch) and the calls built on it): a kernel
-/// can do anything.
+/// All of it is safe except launches ([`LoadedKernel::launch`](raw::LoadedKernel::launch) and the calls built on it): a
+/// kernel can do anything.
 ///
 /// - Every object keeps its [`GpuContext`](raw::GpuContext) alive. Objects can be dropped in any order, on any thread.
 /// - Work in flight is guarded by the objects: device buffers wait when dropped, page-locked ones also when accessed.
@@ -86,11 +87,11 @@ pub mod raw {
     pub use super::device::DeviceLimits;
     pub use super::error::GpuResult;
     pub use super::event::CudaEvent;
-    pub use super::kernel::{LaunchShape, LoadedKernel};
+    pub use super::kernel::{EntryPoint, KernelAttributes, LoadedKernel};
     pub use super::lane_rule::lane_rule;
-    pub use super::launch::{KernelAttributes, LaunchArgs, Launcher, ParamKind};
+    pub use super::launch_args::{LaunchArgs, ParamKind};
+    pub use super::launch_shape::LaunchShape;
     pub use super::memory::DeviceBuffer;
-    pub use super::module::Module;
     pub use super::pinned::{HostCaching, PinnedBuffer};
     pub use super::stream::CudaStream;
 }

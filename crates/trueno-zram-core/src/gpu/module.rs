@@ -8,16 +8,8 @@ use super::context::GpuContext;
 use super::driver::{CUfunction, CUjit_option, CUmodule};
 use super::error::{GpuError, GpuResult};
 
-/// A PTX module compiled for a device. Its kernels run through a [`Launcher`](super::launch::Launcher). Dropping it
-/// waits like dropping a [`DeviceBuffer`](super::memory::DeviceBuffer).
-///
-/// ```no_run
-/// use trueno_zram_core::gpu::raw::{GpuContext, Module};
-/// let context = GpuContext::new(0)?;
-/// let module = Module::from_ptx(&context, ".version 6.4\n.target sm_70\n.address_size 64\n.entry nothing() { ret; }")?;
-/// # Ok::<(), trueno_zram_core::Error>(())
-/// ```
-pub struct Module {
+/// A PTX module compiled for a device. Dropping it waits like dropping a [`DeviceBuffer`](super::memory::DeviceBuffer).
+pub(super) struct Module {
     context: GpuContext,
     handle: CUmodule,
 }
@@ -33,20 +25,9 @@ const LOG_BYTES: usize = 16 * 1024;
 impl Module {
     /// Compiles PTX. The driver caches the result on disk: the first time takes tens of milliseconds, later times less.
     ///
-    /// ```no_run
-    /// use trueno_zram_core::gpu::GpuError;
-    /// use trueno_zram_core::gpu::raw::{GpuContext, Module};
-    /// # let context = GpuContext::new(0)?;
-    /// match Module::from_ptx(&context, ".version 6.4\n.target sm_70\nno PTX") {
-    ///     Err(GpuError::Ptx { log, .. }) => println!("{log}"), // names the line
-    ///     other => panic!("{other:?}"),
-    /// }
-    /// # Ok::<(), trueno_zram_core::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// [`GpuError::Ptx`] with the compiler's messages if the PTX is invalid, or too new for the driver or the device.
-    pub fn from_ptx(context: &GpuContext, ptx: &str) -> GpuResult<Self> {
+    pub(super) fn from_ptx(context: &GpuContext, ptx: &str) -> GpuResult<Self> {
         let text = c_text(ptx)?;
         let mut log = vec![0u8; LOG_BYTES];
         let mut options = [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
@@ -77,7 +58,7 @@ impl Module {
     }
 
     /// Returns the function of a kernel. It lives as long as the module.
-    pub(crate) fn function(&self, entry: &str) -> GpuResult<CUfunction> {
+    pub(super) fn function(&self, entry: &str) -> GpuResult<CUfunction> {
         let name = c_text(entry)?;
         let mut function = std::ptr::null_mut();
         self.context.call(|driver| {
@@ -87,7 +68,7 @@ impl Module {
         Ok(function)
     }
 
-    pub(crate) fn context(&self) -> &GpuContext {
+    pub(super) fn context(&self) -> &GpuContext {
         &self.context
     }
 }
@@ -107,7 +88,7 @@ impl Drop for Module {
         self.context.call_in_drop(|driver| {
             // SAFETY: the call takes no arguments. After it, kernels of the module are done.
             unsafe { driver.cuCtxSynchronize() }?;
-            // SAFETY: `from_ptx` loaded the module. Launchers keep it alive, so none is left.
+            // SAFETY: `from_ptx` loaded the module, and the kernel that owns it is dropped with it.
             unsafe { driver.cuModuleUnload(self.handle) }
         });
     }

@@ -2,11 +2,12 @@
 //! each test runs in its own process.
 
 use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trueno_gpu::kernels::lz4::Mode;
-use trueno_zram_core::gpu::raw::{CudaStream, DeviceBuffer, GpuContext, LaunchArgs, Launcher, Module, ParamKind};
+use trueno_zram_core::gpu::raw::{
+    CudaStream, DeviceBuffer, EntryPoint, GpuContext, LaunchArgs, LoadedKernel, ParamKind,
+};
 use trueno_zram_core::gpu::{DevicePages, GpuBatchCompressor, GpuBatchConfig, PackedOnDevice, PinnedPages};
 use trueno_zram_core::{CompressedBatch, Error, Page};
 
@@ -14,7 +15,7 @@ use crate::harness::{
     assert_no_fallback, assert_restored, batch, check_batch, check_values, compressor, config, crossing, in_mode,
     lock_device,
 };
-use crate::ptx::STORE_TO_NULL;
+use crate::ptx::store_to_null;
 
 /// Runs the named test again in its own process. Returns `true` if this is that process.
 fn in_own_process(name: &str) -> bool {
@@ -106,12 +107,11 @@ fn warm() -> Warm {
 
 /// Queues a store that faults, on the compressor's device.
 fn poison(warm: &Warm) {
-    let module = Arc::new(Module::from_ptx(&warm.context, STORE_TO_NULL).unwrap());
-    let kernel = Launcher::new(&module, "store_to_null", &[]).unwrap();
+    let kernel = store_to_null(&warm.context);
     // SAFETY: the store faults and changes nothing.
-    unsafe { kernel.launch(&warm.stream, 1, 1, 0, &LaunchArgs::new()) }.unwrap();
-    // Unloading the module would wait for the kernel, and see the fault before the batch does.
-    std::mem::forget((kernel, module));
+    unsafe { kernel.launch(&warm.stream, 1, &LaunchArgs::new()) }.unwrap();
+    // Unloading the kernel would wait for it, and see the fault before the batch does.
+    std::mem::forget(kernel);
 }
 
 /// Runs batches until the fault is noticed, since a device takes time to report one. Earlier batches must be right too.
@@ -127,19 +127,16 @@ fn until_noticed(warm: &mut Warm, run: impl Fn(&mut Warm)) {
 fn hang(warm: &Warm) {
     let limits = warm.context.limits();
     let (grid, shared) = (limits.multiprocessors, limits.shared_bytes_per_block);
-    let module = Arc::new(Module::from_ptx(&warm.context, OCCUPY).unwrap());
-    let kernel = Launcher::new(&module, "occupy", &[ParamKind::Buffer, ParamKind::U64]).unwrap();
-    kernel.allow_dynamic_shared(shared).unwrap();
-    assert_eq!(kernel.blocks_per_multiprocessor(1024, shared).unwrap(), 1, "a block must fill a multiprocessor");
+    let (name, params) = ("occupy", &[ParamKind::Buffer, ParamKind::U64]);
+    let entry = EntryPoint { name, params, block_threads: 1024, dynamic_shared_bytes: shared };
+    let kernel = LoadedKernel::from_ptx(&warm.context, OCCUPY, entry).unwrap();
+    assert_eq!(kernel.blocks_per_multiprocessor(), 1, "a block must fill a multiprocessor");
     let started = DeviceBuffer::new(&warm.context, grid as usize * 4).unwrap();
     let launch = |duration: Duration| {
         let duration_ns = u64::try_from(duration.as_nanos()).unwrap();
         warm.stream.fill(&started, 0..started.len_bytes(), 0).unwrap();
         // SAFETY: block b writes 4 bytes at 4 b, and there are `grid` blocks.
-        unsafe {
-            kernel.launch(&warm.stream, grid, 1024, shared, &LaunchArgs::new().buffer(&started).u64(duration_ns))
-        }
-        .unwrap();
+        unsafe { kernel.launch(&warm.stream, grid, &LaunchArgs::new().buffer(&started).u64(duration_ns)) }.unwrap();
     };
     let look = CudaStream::new(&warm.context).unwrap();
     let mut words = vec![0; started.len_bytes()];
@@ -157,7 +154,7 @@ fn hang(warm: &Warm) {
         assert!(Instant::now() < deadline, "the kernel does not start");
     }
     // Dropping any of them would wait for the kernel.
-    std::mem::forget((kernel, module, started, look));
+    std::mem::forget((kernel, started, look));
 }
 
 /// Asserts that the compressor works without the device: every form that has a fallback gives correct results at once.

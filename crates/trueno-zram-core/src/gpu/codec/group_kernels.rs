@@ -11,7 +11,8 @@ use super::{MAX_BATCH_PAGES, allocate_scratch, blocks_of_share, grid_of};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::gpu::event::CudaEvent;
-use crate::gpu::kernel::{LaunchShape, LoadedKernel};
+use crate::gpu::kernel::LoadedKernel;
+use crate::gpu::launch_shape::LaunchShape;
 use crate::gpu::memory::DeviceBuffer;
 use crate::gpu::stream::CudaStream;
 

@@ -7,7 +7,7 @@ use trueno_gpu::kernels::packed::{CompressRun, DecompressRun, Mode, TableStores}
 use trueno_gpu::kernels::zstd::{ZstdWarpCompressKernel, ZstdWarpDecompressKernel};
 
 use crate::algorithm::Algorithm;
-use crate::gpu::kernel::LaunchShape;
+use crate::gpu::launch_shape::LaunchShape;
 use crate::page::{Page, PageKind};
 
 /// A compressed format that kernels write and read.

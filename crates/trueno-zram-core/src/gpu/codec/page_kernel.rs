@@ -8,7 +8,7 @@ use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
 use crate::gpu::event::CudaEvent;
 use crate::gpu::kernel::LoadedKernel;
-use crate::gpu::launch::LaunchArgs;
+use crate::gpu::launch_args::LaunchArgs;
 use crate::gpu::memory::DeviceBuffer;
 use crate::gpu::stream::CudaStream;
 

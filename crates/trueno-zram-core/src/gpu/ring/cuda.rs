@@ -56,10 +56,8 @@ impl Cuda {
     ) -> GpuResult<Self> {
         let mut compressor = PageCompressor::new(context, format, mode)?;
         compressor.limit_multiprocessors(multiprocessors);
-        let loaded = compressor.loaded();
-        let resident_warps = loaded.resident_blocks().saturating_mul(loaded.block_threads() / 32);
         let concurrent = match multiprocessors {
-            None => concurrent_kernels(resident_warps, slot_pages),
+            None => concurrent_kernels(compressor.loaded().resident_warps(), slot_pages),
             // Several kernels at a time would use several times the share.
             Some(_) => NonZeroUsize::MIN,
         };

@@ -9,7 +9,7 @@ use trueno_gpu::kernels::packed::{Mode, PackedEntry, TableStores};
 use super::device::{DeviceAllocator, DeviceQueue, Mark, PinnedMemory, RingDevice, SlotBuffer};
 use crate::gpu::codec::{CompressKernel, DecompressKernel, PageFormat};
 use crate::gpu::error::{GpuError, GpuResult};
-use crate::gpu::kernel::LaunchShape;
+use crate::gpu::launch_shape::LaunchShape;
 use crate::gpu::pinned::HostCaching;
 
 /// The kernels' interpreter, which checks every memory access. It is four orders of magnitude slower than a GPU.

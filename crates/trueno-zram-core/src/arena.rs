@@ -336,6 +336,15 @@ pub(crate) fn check_destination(batch_pages: usize, destination_pages: usize) ->
     Err(Error::PageCount { batch_pages, destination_pages })
 }
 
+/// Checks that a destination has room for the pages of a batch.
+#[cfg(feature = "gpu")]
+pub(crate) fn check_room(batch_pages: usize, destination_pages: usize) -> Result<()> {
+    if batch_pages <= destination_pages {
+        return Ok(());
+    }
+    Err(Error::PageCount { batch_pages, destination_pages })
+}
+
 impl Clone for CompressedBatch {
     /// Copies the batch's bytes, but not the memory reserved for reuse.
     fn clone(&self) -> Self {
@@ -363,11 +372,16 @@ pub(crate) fn held_bytes(index: &[IndexEntry]) -> u64 {
     index.iter().map(|entry| u64::from(entry.len_bytes)).sum()
 }
 
-/// Runs `work` on a batch. If it panics, in the caller's `progress` for example, the batch is emptied: a part of it would look
+/// Fills a batch. If `fill` fails or panics, in the caller's `progress` for example, the batch is emptied: a part of it would look
 /// like a complete one.
-pub(crate) fn empty_after_panic<B, T>(batch: &mut B, empty: impl FnOnce(&mut B), work: impl FnOnce(&mut B) -> T) -> T {
-    catch_unwind(AssertUnwindSafe(|| work(batch))).unwrap_or_else(|panic| {
-        empty(batch);
-        resume_unwind(panic)
-    })
+pub(crate) fn fill_or_clear<B, T>(
+    batch: &mut B,
+    clear: impl FnOnce(&mut B),
+    fill: impl FnOnce(&mut B) -> Result<T>,
+) -> Result<T> {
+    let filled = catch_unwind(AssertUnwindSafe(|| fill(batch)));
+    if !matches!(filled, Ok(Ok(_))) {
+        clear(batch);
+    }
+    filled.unwrap_or_else(|panic| resume_unwind(panic))
 }

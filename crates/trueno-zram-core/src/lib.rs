@@ -74,8 +74,8 @@ mod arena;
 #[cfg(feature = "gpu")]
 mod batch;
 mod codec;
-mod copies;
 mod error;
+mod filled_vec;
 mod page;
 #[cfg(feature = "gpu")]
 mod parallel_copy;

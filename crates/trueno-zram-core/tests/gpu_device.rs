@@ -63,16 +63,15 @@ fn round_trips_bytes() {
     let mut back = vec![0; 1 << 20];
     stream.download(&buffer, 0, &mut back).unwrap();
     assert!(back == sent);
-    // Partial operations: a fill, and a copy within the device.
+    // A fill and a copy of parts.
     stream.fill(&buffer, 100..200, 0xee).unwrap();
-    let copy = DeviceBuffer::new(&context, 4096).unwrap();
-    stream.copy(&copy, 96, &buffer, 50, 4000).unwrap();
     let mut part = vec![0; 4000];
-    stream.download(&copy, 96, &mut part).unwrap();
+    stream.download(&buffer, 50, &mut part).unwrap();
     assert!(part[..50] == sent[50..100] && part[50..150] == [0xee; 100] && part[150..] == sent[200..4050]);
     // Accesses outside a buffer are rejected.
-    assert!(matches!(stream.upload(&copy, 1, &sent[..4096]), Err(GpuError::OutsideBuffer { .. })));
-    assert!(matches!(stream.fill(&copy, 4096..4097, 0), Err(GpuError::OutsideBuffer { .. })));
+    let len = buffer.len_bytes();
+    assert!(matches!(stream.upload(&buffer, 1, &sent), Err(GpuError::OutsideBuffer { .. })));
+    assert!(matches!(stream.fill(&buffer, len..len + 1, 0), Err(GpuError::OutsideBuffer { .. })));
     assert!(DeviceBuffer::new(&context, 0).is_ok());
 }
 

@@ -11,11 +11,11 @@ use super::gpu::GpuBatchCompressor;
 use super::options::GpuOptions;
 use super::stats::{FallbackStats, GpuBatchStats};
 use crate::algorithm::Algorithm;
-use crate::arena::{CompressedBatch, check_destination, empty_after_panic};
+use crate::arena::{CompressedBatch, check_destination};
 use crate::codec::{BatchCodec, CodecStats, sealed};
-use crate::copies::copies;
 use crate::cpu::{CpuBatchCompressor, InstructionSet};
 use crate::error::{Error, Result};
+use crate::filled_vec::filled_vec;
 use crate::gpu::ring::compressed_pages::CompressedPages;
 use crate::gpu::ring::cuda::Cuda;
 use crate::gpu::ring::device::RingDevice;
@@ -231,11 +231,8 @@ impl<D: RingDevice> BatchCompressor<D> {
     ) -> Result<()> {
         let placement = self.place(|this| &this.compress, pages.len());
         let start = Instant::now();
-        let done = empty_after_panic(batch, CompressedBatch::clear, |batch| {
-            self.compress_on(placement, pages, batch, progress)
-        });
+        self.compress_on(placement, pages, batch, progress)?;
         let time = start.elapsed();
-        done.inspect_err(|_| batch.clear())?;
         self.stats.add_compressed(pages.len(), time);
         self.compress.record(placement, pages.len(), time);
         Ok(())
@@ -258,7 +255,7 @@ impl<D: RingDevice> BatchCompressor<D> {
             // The pool's threads do not exist in a forked child.
             gpu.check_process()?;
         }
-        let mut pages = copies(&[0; PAGE_SIZE], batch.len(), self.cpu.pool());
+        let mut pages = filled_vec(&[0; PAGE_SIZE], batch.len(), self.cpu.pool());
         self.decompress_into(batch, &mut pages, &())?;
         Ok(pages)
     }

@@ -10,11 +10,11 @@ use super::options::GpuOptions;
 use super::result::{BatchResult, BatchTimes, RestoredBatch};
 use super::stats::{FallbackStats, GpuBatchStats};
 use crate::algorithm::Algorithm;
-use crate::arena::{CompressedBatch, IndexEntry, check_destination, empty_after_panic, held_bytes};
+use crate::arena::{CompressedBatch, IndexEntry, check_destination, fill_or_clear, held_bytes};
 use crate::codec::{BatchCodec, CodecStats, sealed};
-use crate::copies::copies;
 use crate::cpu::{CpuBatchCompressor, InstructionSet};
 use crate::error::Result;
+use crate::filled_vec::filled_vec;
 use crate::gpu::GpuBatchConfig;
 use crate::gpu::GpuError;
 use crate::gpu::bounded_drop::BoundedDrop;
@@ -250,7 +250,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     pub fn compress_batch(&mut self, pages: &[Page]) -> Result<BatchResult> {
         self.check_process()?;
         let start = Instant::now();
-        let mut compressed = copies(&CompressedPage::EMPTY, pages.len(), self.cpu.pool());
+        let mut compressed = filled_vec(&CompressedPage::EMPTY, pages.len(), self.cpu.pool());
         self.arenas.start();
         let held = AtomicU64::new(0);
         let mut outcome = CallOutcome::default();
@@ -302,14 +302,14 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         batch: &mut CompressedBatch,
         progress: &dyn Progress,
     ) -> Result<BatchTimes> {
+        batch.clear();
         self.check_process()?;
         let start = Instant::now();
-        batch.clear();
         let may_use = match &mut pages {
             PagesFrom::Memory(_) => true,
             PagesFrom::Pinned(pages) => self.adopt([pages.memory_mut()]),
         };
-        empty_after_panic(batch, CompressedBatch::clear, |batch| {
+        fill_or_clear(batch, CompressedBatch::clear, |batch| {
             let mut outcome = CallOutcome::default();
             if let Some(ring) = self.ring.as_mut().filter(|_| may_use) {
                 let mut sink = into_batch(batch, pages.len());
@@ -339,7 +339,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     pub fn decompress_batch(&mut self, pages: &[CompressedPage]) -> Result<RestoredBatch> {
         // The pool's threads do not exist in a forked child.
         self.check_process()?;
-        let mut restored = copies(&[0; PAGE_SIZE], pages.len(), self.cpu.pool());
+        let mut restored = filled_vec(&[0; PAGE_SIZE], pages.len(), self.cpu.pool());
         let times = self.restore(CompressedPages::Values(pages), &mut restored, &())?;
         Ok(RestoredBatch { pages: restored, times })
     }

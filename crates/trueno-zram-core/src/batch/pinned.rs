@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::gpu::GpuBatchCompressor;
 use super::result::BatchTimes;
-use crate::arena::{CompressedBatch, check_destination, empty_after_panic};
+use crate::arena::{CompressedBatch, check_destination, check_room, fill_or_clear};
 use crate::error::Result;
 use crate::gpu::GpuError;
 use crate::gpu::bounded_drop::BoundedDrop;
@@ -107,7 +107,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     ) -> Result<BatchTimes> {
         let len = pages.len();
         self.check_process()?;
-        batch.check_room(len)?;
+        check_room(len, batch.capacity())?;
         let start = Instant::now();
         let may_use = self.adopt([pages.memory_mut(), batch.memory_mut()]);
         if !may_use || self.ring.is_none() {
@@ -115,7 +115,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
             batch.memory_mut().bytes_mut()?;
         }
         batch.clear();
-        empty_after_panic(batch, PinnedBatch::clear, |batch| {
+        fill_or_clear(batch, PinnedBatch::clear, |batch| {
             let mut outcome = CallOutcome::default();
             if let Some(ring) = self.ring.as_mut().filter(|_| may_use) {
                 outcome = ring.compress_all_pinned(self.cpu.pool(), pages, batch, progress);

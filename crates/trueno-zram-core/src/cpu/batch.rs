@@ -7,11 +7,11 @@ use rayon::ThreadPool;
 use rayon::prelude::*;
 
 use crate::algorithm::Algorithm;
-use crate::arena::{CompressedBatch, IndexEntry, check_destination, empty_after_panic};
+use crate::arena::{CompressedBatch, IndexEntry, check_destination, fill_or_clear};
 use crate::codec::{BatchCodec, CodecStats, sealed};
-use crate::copies::copies;
 use crate::cpu::{InstructionSet, PageCodec};
 use crate::error::Result;
+use crate::filled_vec::filled_vec;
 use crate::page::{PAGE_SIZE, Page, PageData, PageKind};
 use crate::progress::Progress;
 use crate::threads::default_pool;
@@ -191,8 +191,7 @@ impl CpuBatchCompressor {
     ) -> Result<()> {
         let start = Instant::now();
         batch.clear();
-        empty_after_panic(batch, CompressedBatch::clear, |batch| self.compress_onto(pages, batch, progress))
-            .inspect_err(|_| batch.clear())?;
+        fill_or_clear(batch, CompressedBatch::clear, |batch| self.compress_onto(pages, batch, progress))?;
         self.stats.add_compressed(pages.len(), start.elapsed());
         // There are no gaps between the pages.
         self.stats.bytes_out += batch.arena().len() as u64;
@@ -244,7 +243,7 @@ impl CpuBatchCompressor {
     /// # Errors
     /// The errors of [`decompress_into`](Self::decompress_into).
     pub fn decompress(&mut self, batch: &CompressedBatch) -> Result<Vec<Page>> {
-        let mut pages = copies(&[0; PAGE_SIZE], batch.len(), &self.pool);
+        let mut pages = filled_vec(&[0; PAGE_SIZE], batch.len(), &self.pool);
         self.decompress_into(batch, &mut pages, &())?;
         Ok(pages)
     }

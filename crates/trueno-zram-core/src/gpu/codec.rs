@@ -27,7 +27,8 @@ pub(crate) use kernels::{CompressKernel, DecompressKernel};
 /// ```
 pub const MAX_BATCH_PAGES: u32 = 16 << 20;
 
-const STATUS_BYTES: usize = size_of::<u32>();
+/// Bytes of a page's status, which the decompression kernels write.
+pub(crate) const STATUS_BYTES: usize = size_of::<u32>();
 
 fn allocate_scratch(context: &GpuContext, scratch_bytes: u64) -> GpuResult<DeviceBuffer> {
     let out_of_range = |_| GpuError::OutOfRange { what: "scratch memory", value: scratch_bytes.into() };
@@ -52,7 +53,8 @@ fn check_pages(pages: u32) -> GpuResult<()> {
     Ok(())
 }
 
-fn check_room(what: &'static str, len_bytes: usize, pages: u32, bytes_per_page: usize) -> GpuResult<()> {
+/// Checks that a buffer has room for that many pages.
+fn check_buffer(what: &'static str, len_bytes: usize, pages: u32, bytes_per_page: usize) -> GpuResult<()> {
     let needed_bytes = u64::from(pages) * bytes_per_page as u64;
     if (len_bytes as u64) < needed_bytes {
         return Err(GpuError::ShortBuffer { what, len_bytes, needed_bytes });
@@ -68,14 +70,14 @@ mod tests {
     use crate::page::PAGE_SIZE;
 
     #[test]
-    fn check_room_rejects_short_buffers() {
-        assert_eq!(check_room("input", 8192, 2, PAGE_SIZE), Ok(()));
-        assert_eq!(check_room("input", 0, 0, PAGE_SIZE), Ok(()));
-        let short = check_room("input", 8191, 2, PAGE_SIZE);
+    fn check_buffer_rejects_short_buffers() {
+        assert_eq!(check_buffer("input", 8192, 2, PAGE_SIZE), Ok(()));
+        assert_eq!(check_buffer("input", 0, 0, PAGE_SIZE), Ok(()));
+        let short = check_buffer("input", 8191, 2, PAGE_SIZE);
         assert_eq!(short, Err(GpuError::ShortBuffer { what: "input", len_bytes: 8191, needed_bytes: 8192 }));
         // The products do not wrap.
-        assert!(check_room("index", usize::MAX >> 1, u32::MAX, 8).is_ok());
-        assert!(check_room("output", 1 << 40, u32::MAX, PAGE_SIZE).is_err());
+        assert!(check_buffer("index", usize::MAX >> 1, u32::MAX, 8).is_ok());
+        assert!(check_buffer("output", 1 << 40, u32::MAX, PAGE_SIZE).is_err());
     }
 
     #[test]

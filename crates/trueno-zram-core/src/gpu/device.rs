@@ -142,10 +142,6 @@ pub struct DeviceLimits {
     pub multiprocessors: u32,
     /// Maximum shared memory per block, for kernels that request more than the usual 48 KiB.
     pub shared_bytes_per_block: u32,
-    /// Shared memory per multiprocessor.
-    pub shared_bytes_per_multiprocessor: u32,
-    /// Maximum number of resident threads per multiprocessor.
-    pub threads_per_multiprocessor: u32,
     /// The CUDA version of the driver, such as 13000 for 13.0.
     pub driver_version: u32,
 }
@@ -194,14 +190,6 @@ impl CudaDevice {
             shared_bytes_per_block: attribute(
                 A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
                 "shared memory per block",
-            )?,
-            shared_bytes_per_multiprocessor: attribute(
-                A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
-                "shared memory per SM",
-            )?,
-            threads_per_multiprocessor: attribute(
-                A::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
-                "threads per SM",
             )?,
             driver_version: non_negative("driver version", version)?,
         })

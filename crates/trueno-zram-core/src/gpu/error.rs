@@ -261,25 +261,19 @@ impl GpuError {
             _ => false,
         }
     }
-}
 
-impl GpuError {
     /// Returns `true` if the driver is too old for the PTX version. An older version may work.
     pub(crate) fn is_unsupported_ptx_version(&self) -> bool {
         const UNSUPPORTED_PTX_VERSION: u32 = 222;
         matches!(self, Self::Ptx { error, .. } if error.number == UNSUPPORTED_PTX_VERSION)
     }
-}
 
-impl GpuError {
     /// Returns `true` if memory ran out. Less memory may do.
     pub(crate) fn is_out_of_memory(&self) -> bool {
         const OUT_OF_MEMORY: u32 = 2;
         matches!(self, Self::Driver(error) if error.number == OUT_OF_MEMORY)
     }
-}
 
-impl GpuError {
     /// Converts the error of a device that cannot be opened or set up.
     pub(crate) fn not_available(self) -> crate::Error {
         crate::Error::GpuNotAvailable(self.to_string())

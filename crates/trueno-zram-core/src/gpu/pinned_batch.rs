@@ -7,8 +7,8 @@ use super::pinned::PinnedBuffer;
 use super::ring::compressed_pages::CompressedPages;
 use super::ring::device::PinnedMemory;
 use super::ring::entries::{next_place, push_packed};
-use crate::arena::IndexEntry;
-use crate::error::{Error, Result};
+use crate::arena::{IndexEntry, check_room};
+use crate::error::Result;
 use crate::page::{PAGE_SIZE, PageData};
 
 /// Compressed pages in page-locked memory, which the GPU reads and writes directly.
@@ -116,7 +116,7 @@ impl<P: PinnedMemory> PinnedBatch<P> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Gpu`] if the device was given up while it wrote the bytes.
+    /// [`Error::Gpu`](crate::Error::Gpu) if the device was given up while it wrote the bytes.
     pub fn arena(&self) -> Result<&[u8]> {
         Ok(&self.memory.bytes()?[..self.end()])
     }
@@ -157,9 +157,9 @@ impl<P: PinnedMemory> PinnedBatch<P> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`] if the batch is full, or the errors of [`arena`](Self::arena).
+    /// [`Error::PageCount`](crate::Error::PageCount) if the batch is full, or the errors of [`arena`](Self::arena).
     pub fn push(&mut self, page: PageData<'_>) -> Result<()> {
-        self.check_room(self.len() + 1)?;
+        check_room(self.len() + 1, self.capacity)?;
         push_packed(self.memory.bytes_mut()?, &mut self.index, page);
         Ok(())
     }
@@ -177,14 +177,6 @@ impl<P: PinnedMemory> PinnedBatch<P> {
     /// ```
     pub fn clear(&mut self) {
         self.index.clear();
-    }
-
-    /// Checks that the batch has room for that many pages.
-    pub(crate) fn check_room(&self, pages: usize) -> Result<()> {
-        if pages <= self.capacity {
-            return Ok(());
-        }
-        Err(Error::PageCount { batch_pages: pages, destination_pages: self.capacity })
     }
 
     /// Returns the offset of the next page.

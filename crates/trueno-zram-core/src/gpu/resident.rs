@@ -9,7 +9,7 @@ use std::time::Duration;
 use trueno_gpu::kernels::packed::PackedEntry;
 
 use super::bounded_drop::BoundedDrop;
-use super::codec::{CompressBuffers, DecompressBuffers, MAX_BATCH_PAGES};
+use super::codec::{CompressBuffers, DecompressBuffers, MAX_BATCH_PAGES, STATUS_BYTES};
 use super::context::GpuContext;
 use super::error::{GpuError, GpuResult};
 use super::event::CudaEvent;
@@ -18,11 +18,11 @@ use super::ring::compressed_pages::{UnrestoredPage, UnrestoredReason};
 use super::ring::cuda::Cuda;
 use super::ring::entries;
 use super::stream::CudaStream;
-use crate::error::{Error, Result};
+use crate::arena::check_room;
+use crate::error::Result;
 pub use packed::PackedOnDevice;
 pub use pages::DevicePages;
 
-const STATUS_BYTES: usize = size_of::<u32>();
 /// The time limit for dropping one buffer. Both types have two buffers.
 const DROP_LIMIT: Duration = Duration::from_secs(5);
 
@@ -37,7 +37,7 @@ pub(crate) fn compress(
     (packed.len, packed.len_bytes) = (0, 0);
     let context = device.context().clone();
     let (stream, compressor) = device.compressor();
-    let count = count_of(pages.len)?;
+    let count = page_count(pages.len)?;
     if count == 0 {
         return Ok(Duration::ZERO);
     }
@@ -67,7 +67,7 @@ pub(crate) fn decompress(
     }
     let context = device.context().clone();
     let (stream, decompressor) = device.decompressor()?;
-    let count = count_of(packed.len)?;
+    let count = page_count(packed.len)?;
     // Widening: `usize` has 64 bits wherever CUDA runs.
     let buffers = DecompressBuffers {
         packed: &packed.bytes,
@@ -111,41 +111,19 @@ fn timed(
     end.since(&start)
 }
 
-/// Reads the length of the packed pages from the kernel's index.
+/// Reads the length of the packed pages, of which there is at least one, from the kernel's index.
 fn packed_bytes(stream: &CudaStream, index: &DeviceBuffer, pages: usize) -> GpuResult<usize> {
-    let Some(last) = pages.checked_sub(1) else { return Ok(0) };
+    let last = pages - 1;
     let mut bits = [0; PackedEntry::BYTES];
     stream.download(index, last * PackedEntry::BYTES, &mut bits)?;
     let entry = PackedEntry::from_bits(u64::from_le_bytes(bits));
     entries::packed_bytes(entry, pages).ok_or(GpuError::WrongIndex { page: last, bits: entry.bits() })
 }
 
-fn check_capacity(pages: usize) -> GpuResult<()> {
-    match u32::try_from(pages) {
-        Ok(count) if count <= MAX_BATCH_PAGES => Ok(()),
-        _ => Err(GpuError::OutOfRange { what: "number of pages", value: pages as i128 }),
-    }
-}
-
-fn check_room(batch_pages: usize, destination_pages: usize) -> Result<()> {
-    if batch_pages <= destination_pages {
-        return Ok(());
-    }
-    Err(Error::PageCount { batch_pages, destination_pages })
-}
-
-fn count_of(pages: usize) -> GpuResult<u32> {
-    u32::try_from(pages).map_err(|_| GpuError::OutOfRange { what: "number of pages", value: pages as i128 })
-}
-
-/// Copies bytes to the start of a buffer, if there are any.
-fn upload(stream: &CudaStream, to: &DeviceBuffer, bytes: &[u8]) -> GpuResult<()> {
-    if bytes.is_empty() { Ok(()) } else { stream.upload(to, 0, bytes) }
-}
-
-/// Copies bytes from the start of a buffer, if there are any.
-fn download(stream: &CudaStream, from: &DeviceBuffer, bytes: &mut [u8]) -> GpuResult<()> {
-    if bytes.is_empty() { Ok(()) } else { stream.download(from, 0, bytes) }
+/// Returns a number of pages as kernels take it. A launch takes at most [`MAX_BATCH_PAGES`].
+fn page_count(pages: usize) -> GpuResult<u32> {
+    let count = u32::try_from(pages).ok().filter(|count| *count <= MAX_BATCH_PAGES);
+    count.ok_or(GpuError::OutOfRange { what: "number of pages", value: pages as i128 })
 }
 
 /// Allocates device memory and queues its zeroing, so that no kernel reads what an earlier owner left.
@@ -163,8 +141,9 @@ mod tests {
 
     #[test]
     fn rejects_too_many_pages() {
-        assert!(check_capacity(MAX_BATCH_PAGES as usize).is_ok() && check_capacity(usize::MAX).is_err());
-        assert!(check_room(3, 3).is_ok());
-        assert_eq!(check_room(4, 3), Err(Error::PageCount { batch_pages: 4, destination_pages: 3 }));
+        assert_eq!(page_count(MAX_BATCH_PAGES as usize), Ok(MAX_BATCH_PAGES));
+        for pages in [MAX_BATCH_PAGES as usize + 1, usize::MAX] {
+            assert!(matches!(page_count(pages), Err(GpuError::OutOfRange { .. })), "{pages} pages");
+        }
     }
 }

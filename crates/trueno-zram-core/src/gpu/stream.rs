@@ -209,35 +209,6 @@ impl CudaStream {
         queued.and(recorded)
     }
 
-    /// Queues a copy between buffers of the device.
-    ///
-    /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, CudaStream};
-    /// # let context = GpuContext::new(0)?;
-    /// # let stream = CudaStream::new(&context)?;
-    /// let (small, large) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 8192)?);
-    /// stream.fill(&small, 0..4096, 1)?;
-    /// stream.copy(&large, 4096, &small, 0, 4096)?; // to the second page of `large`
-    /// stream.synchronize()?;
-    /// # Ok::<(), trueno_zram_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// If one of the two does not have such bytes, or the driver call fails.
-    pub fn copy(
-        &self,
-        to: &DeviceBuffer,
-        to_offset: usize,
-        from: &DeviceBuffer,
-        from_offset: usize,
-        len_bytes: usize,
-    ) -> GpuResult<()> {
-        let to = self.part_of(to, to_offset, len_bytes)?;
-        let from = self.part_of(from, from_offset, len_bytes)?;
-        // SAFETY: both parts lie inside their buffers, which are freed only once the stream has run.
-        self.context.call(|driver| unsafe { driver.cuMemcpyDtoDAsync_v2(to, from, len_bytes, self.handle) })
-    }
-
     /// Queues setting `part` of a buffer to one byte.
     ///
     /// ```no_run

@@ -1,6 +1,7 @@
 //! A stream that decompresses.
 
 use super::{SlotStream, StreamSlot};
+use crate::arena::check_room;
 use crate::batch::gpu::GpuBatchCompressor;
 use crate::batch::result::BatchTimes;
 use crate::batch::stats::GpuBatchStats;
@@ -78,9 +79,7 @@ impl<D: RingDevice> PackedSlot<D> {
     /// # Errors
     /// [`Error::PageCount`] if the slot is full.
     pub fn push(&mut self, page: PageData<'_>) -> Result<()> {
-        if self.len() == self.capacity() {
-            return Err(Error::PageCount { batch_pages: self.len() + 1, destination_pages: self.capacity() });
-        }
+        check_room(self.len() + 1, self.capacity())?;
         let mut index = std::mem::take(&mut self.lease.entries);
         push_packed(self.lease.input_mut(), &mut index, page);
         self.lease.entries = index;

@@ -7,7 +7,7 @@ use trueno_gpu::kernels::packed::{Mode, PackedEntry, TableStores};
 
 use super::kernels::{CompressKernel, PageFormat};
 use super::page_kernel::PageKernel;
-use super::{MAX_BATCH_PAGES, check_pages, check_room, grid_of};
+use super::{MAX_BATCH_PAGES, check_buffer, check_pages, grid_of};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
 use crate::gpu::event::CudaEvent;
@@ -45,9 +45,9 @@ impl CompressBuffers<'_> {
     /// Checks that the buffers are large enough for the pages.
     fn check(&self) -> GpuResult<()> {
         check_pages(self.pages)?;
-        check_room("input", self.input.len_bytes(), self.pages, PAGE_SIZE)?;
-        check_room("output", self.output.len_bytes(), self.pages, PAGE_SIZE)?;
-        check_room("index", self.index.len_bytes(), self.pages, PackedEntry::BYTES)
+        check_buffer("input", self.input.len_bytes(), self.pages, PAGE_SIZE)?;
+        check_buffer("output", self.output.len_bytes(), self.pages, PAGE_SIZE)?;
+        check_buffer("index", self.index.len_bytes(), self.pages, PackedEntry::BYTES)
     }
 }
 

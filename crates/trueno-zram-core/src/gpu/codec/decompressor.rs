@@ -8,7 +8,7 @@ use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
 use super::group_kernels::GroupKernels;
 use super::kernels::{DecompressKernel, PageFormat};
 use super::page_kernel::PageKernel;
-use super::{MAX_BATCH_PAGES, STATUS_BYTES, check_pages, check_room, grid_of};
+use super::{MAX_BATCH_PAGES, STATUS_BYTES, check_buffer, check_pages, grid_of};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::gpu::event::CudaEvent;
@@ -57,9 +57,9 @@ impl<'a> DecompressBuffers<'a> {
         if !packed_bytes.is_multiple_of(PACK_ALIGN_BYTES.into()) {
             return Err(GpuError::Misaligned { what: "packed length", value: packed_bytes, align: PACK_ALIGN_BYTES });
         }
-        check_room("index", index.len_bytes(), pages, PackedEntry::BYTES)?;
-        check_room("output", output.len_bytes(), pages, PAGE_SIZE)?;
-        check_room("status", status.len_bytes(), pages, STATUS_BYTES)
+        check_buffer("index", index.len_bytes(), pages, PackedEntry::BYTES)?;
+        check_buffer("output", output.len_bytes(), pages, PAGE_SIZE)?;
+        check_buffer("status", status.len_bytes(), pages, STATUS_BYTES)
     }
 
     /// Returns the arguments that all decompression kernels have; `memory` is the kernel's own.

@@ -2,8 +2,8 @@
 
 use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
 
-use super::{check_capacity, check_room, download, upload, zeroed};
-use crate::arena::CompressedBatch;
+use super::{page_count, zeroed};
+use crate::arena::{CompressedBatch, check_room};
 use crate::error::Result;
 use crate::gpu::bounded_drop::BoundedDrop;
 use crate::gpu::context::GpuContext;
@@ -44,18 +44,8 @@ pub struct PackedOnDevice {
 
 impl PackedOnDevice {
     /// Allocates device memory for that many packed pages, however well they compress. It holds no pages at first.
-    ///
-    /// ```no_run
-    /// use trueno_zram_core::gpu::{PackedOnDevice, raw::GpuContext};
-    /// let context = GpuContext::new(0)?;
-    /// assert!(PackedOnDevice::new(&context, 1000)?.is_empty());
-    /// # Ok::<(), trueno_zram_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Gpu`](crate::Error::Gpu) if the device does not have enough memory, or for more than 2^24 pages.
-    pub fn new(context: &GpuContext, pages: usize) -> Result<Self> {
-        check_capacity(pages)?;
+    pub(crate) fn new(context: &GpuContext, pages: usize) -> Result<Self> {
+        page_count(pages)?;
         let stream = CudaStream::new(context)?;
         let bytes = zeroed(context, &stream, pages * PAGE_SIZE)?;
         let index = zeroed(context, &stream, pages * PackedEntry::BYTES)?;
@@ -166,8 +156,8 @@ impl PackedOnDevice {
     pub fn download(&self) -> Result<CompressedBatch> {
         let mut index = vec![0; self.len * PackedEntry::BYTES];
         let mut bytes = vec![0; self.len_bytes];
-        download(&self.stream, &self.index, &mut index)?;
-        download(&self.stream, &self.bytes, &mut bytes)?;
+        self.stream.download(&self.index, 0, &mut index)?;
+        self.stream.download(&self.bytes, 0, &mut bytes)?;
         let mut end = 0;
         let mut entries = Vec::with_capacity(self.len);
         for (page, bits) in index.as_chunks().0.iter().enumerate() {
@@ -198,8 +188,8 @@ impl PackedOnDevice {
         check_room(batch.len(), self.capacity)?;
         let (bytes, index) = packed_for_device(batch);
         (self.len, self.len_bytes) = (0, 0);
-        upload(&self.stream, &self.bytes, &bytes)?;
-        upload(&self.stream, &self.index, &index)?;
+        self.stream.upload(&self.bytes, 0, &bytes)?;
+        self.stream.upload(&self.index, 0, &index)?;
         (self.len, self.len_bytes) = (batch.len(), bytes.len());
         Ok(())
     }

@@ -1,8 +1,10 @@
 //! Uncompressed pages in device memory.
 
-use super::{STATUS_BYTES, check_capacity, check_room, download, upload, zeroed};
-use crate::error::{Error, Result};
+use super::{page_count, zeroed};
+use crate::arena::{check_destination, check_room};
+use crate::error::Result;
 use crate::gpu::bounded_drop::BoundedDrop;
+use crate::gpu::codec::STATUS_BYTES;
 use crate::gpu::context::GpuContext;
 use crate::gpu::memory::DeviceBuffer;
 use crate::gpu::stream::CudaStream;
@@ -38,19 +40,8 @@ pub struct DevicePages {
 
 impl DevicePages {
     /// Allocates zeroed device memory for that many pages.
-    ///
-    /// ```no_run
-    /// use trueno_zram_core::gpu::{DevicePages, raw::GpuContext};
-    /// let context = GpuContext::new(0)?;
-    /// let pages = DevicePages::new(&context, 1000)?;
-    /// assert_eq!(pages.address() % 256, 0);
-    /// # Ok::<(), trueno_zram_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Gpu`] if the device does not have enough memory, or for more than 2^24 pages.
-    pub fn new(context: &GpuContext, pages: usize) -> Result<Self> {
-        check_capacity(pages)?;
+    pub(crate) fn new(context: &GpuContext, pages: usize) -> Result<Self> {
+        page_count(pages)?;
         let stream = CudaStream::new(context)?;
         let memory = zeroed(context, &stream, pages * PAGE_SIZE)?;
         let status = zeroed(context, &stream, pages * STATUS_BYTES)?;
@@ -111,7 +102,7 @@ impl DevicePages {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`] if fewer pages were allocated.
+    /// [`Error::PageCount`](crate::Error::PageCount) if fewer pages were allocated.
     pub fn set_len(&mut self, pages: usize) -> Result<()> {
         check_room(pages, self.capacity)?;
         self.len = pages;
@@ -130,10 +121,10 @@ impl DevicePages {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`] if the pages do not fit; [`Error::Gpu`] if the copy fails.
+    /// [`Error::PageCount`](crate::Error::PageCount) if the pages do not fit; [`Error::Gpu`](crate::Error::Gpu) if the copy fails.
     pub fn upload(&mut self, pages: &[Page]) -> Result<()> {
         check_room(pages.len(), self.capacity)?;
-        upload(&self.stream, &self.memory, pages.as_flattened())?;
+        self.stream.upload(&self.memory, 0, pages.as_flattened())?;
         self.len = pages.len();
         Ok(())
     }
@@ -151,12 +142,10 @@ impl DevicePages {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`] if the destination has a different number of pages; [`Error::Gpu`] if the copy fails.
+    /// [`Error::PageCount`](crate::Error::PageCount) if the destination has a different number of pages; [`Error::Gpu`](crate::Error::Gpu) if the copy fails.
     pub fn download(&self, pages: &mut [Page]) -> Result<()> {
-        if pages.len() != self.len {
-            return Err(Error::PageCount { batch_pages: self.len, destination_pages: pages.len() });
-        }
-        Ok(download(&self.stream, &self.memory, pages.as_flattened_mut())?)
+        check_destination(self.len, pages.len())?;
+        Ok(self.stream.download(&self.memory, 0, pages.as_flattened_mut())?)
     }
 
     /// Copies one page to its position and waits.

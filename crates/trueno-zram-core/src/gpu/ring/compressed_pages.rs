@@ -2,9 +2,8 @@
 
 use trueno_gpu::kernels::packed::PageStatus;
 
-use super::slot::STATUS_BYTES;
 use crate::arena::{CompressedBatch, IndexEntry};
-use crate::gpu::codec::PageFormat;
+use crate::gpu::codec::{PageFormat, STATUS_BYTES};
 use crate::page::{CompressedPage, PageData, PageKind};
 
 /// Compressed pages, found by their number.

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use trueno_gpu::kernels::packed::Mode;
 
 use super::device::{DeviceAllocator, DeviceQueue, Mark, PinnedMemory, RingDevice, SlotBuffer};
-use crate::gpu::codec::{CompressBuffers, DecompressBuffers, PageCompressor, PageDecompressor, PageFormat};
+use crate::gpu::codec::{
+    CompressBuffers, DecompressBuffers, PageCompressor, PageDecompressor, PageFormat, STATUS_BYTES,
+};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
 use crate::gpu::event::CudaEvent;
@@ -221,7 +223,7 @@ impl RingDevice for Cuda {
         let [output, packed, index, status] = &slot.buffers;
         stream.wait_for_event(slot.event(Mark::H2dEnd))?;
         // No page counts as restored unless the kernel says so.
-        stream.fill(status, 0..pages as usize * size_of::<u32>(), 0xff)?;
+        stream.fill(status, 0..pages as usize * STATUS_BYTES, 0xff)?;
         let packed_bytes = packed_bytes as u64;
         let buffers = DecompressBuffers { packed, packed_bytes, index, output, status, pages };
         // SAFETY: four buffers of the slot; until its marks are reached the ring queues nothing else that touches them.

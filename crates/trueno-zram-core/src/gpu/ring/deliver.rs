@@ -9,10 +9,10 @@ use super::compressed_pages::{CompressedPages, UnrestoredPage, UnrestoredReason}
 use super::device::{PinnedMemory, RingDevice};
 use super::entries::{list_entries, listed, next_place};
 use super::piece::PIECE_PAGES;
-use super::slot::{RingSlot, STATUS_BYTES};
+use super::slot::RingSlot;
 use crate::arena::{CompressedBatch, IndexEntry, held_bytes};
 use crate::fill_page;
-use crate::gpu::codec::PageFormat;
+use crate::gpu::codec::{PageFormat, STATUS_BYTES};
 use crate::gpu::error::GpuResult;
 use crate::page::{CompressedPage, Page, PageData, PageKind};
 

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use trueno_gpu::kernels::packed::PackedEntry;
 
-use super::slot::STATUS_BYTES;
-use crate::gpu::codec::PageFormat;
+use crate::gpu::codec::{PageFormat, STATUS_BYTES};
 use crate::gpu::error::GpuResult;
 use crate::gpu::pinned::HostCaching;
 use crate::page::PAGE_SIZE;

@@ -10,6 +10,7 @@ use super::device::{DeviceAllocator, DeviceQueue, Mark, PinnedMemory, RingDevice
 use crate::gpu::codec::{CompressKernel, DecompressKernel, PageFormat};
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::gpu::launch_shape::LaunchShape;
+use crate::gpu::memory::check_part;
 use crate::gpu::pinned::HostCaching;
 
 /// The kernels' interpreter, which checks every memory access. It is four orders of magnitude slower than a GPU.
@@ -47,14 +48,6 @@ impl InterpreterSlot {
 
 fn fault(fault: Fault) -> GpuError {
     GpuError::Kernel { reason: fault.to_string(), kernel: fault.kernel }
-}
-
-/// Returns `part` if it lies within `len_bytes`.
-fn checked(len_bytes: usize, part: Range<usize>) -> GpuResult<Range<usize>> {
-    if part.start <= part.end && part.end <= len_bytes {
-        return Ok(part);
-    }
-    Err(GpuError::OutsideBuffer { offset: part.start, len_bytes: part.len(), buffer_len_bytes: len_bytes })
 }
 
 /// Allocates ordinary memory.
@@ -103,9 +96,9 @@ impl RingDevice for Interpreter {
         from: &mut Vec<u8>,
         part: Range<usize>,
     ) -> GpuResult<()> {
-        let from = checked(from.len(), part).map(|part| &from[part])?;
+        let from = &from[check_part(part.start, part.len(), from.len())?];
         let to = &mut slot.buffers[to as usize];
-        let place = checked(to.len(), at..at.saturating_add(from.len()))?;
+        let place = check_part(at, from.len(), to.len())?;
         to[place].copy_from_slice(from);
         Ok(())
     }
@@ -118,9 +111,9 @@ impl RingDevice for Interpreter {
         to: &mut Vec<u8>,
         part: Range<usize>,
     ) -> GpuResult<()> {
-        let place = checked(to.len(), part)?;
+        let place = check_part(part.start, part.len(), to.len())?;
         let from = &slot.buffers[from as usize];
-        let part = checked(from.len(), 0..place.len())?;
+        let part = check_part(0, place.len(), from.len())?;
         to[place].copy_from_slice(&from[part]);
         Ok(())
     }

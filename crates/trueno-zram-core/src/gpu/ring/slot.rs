@@ -13,12 +13,10 @@ use super::transfer::{Direction, SlotTransfer, TransferSource};
 use crate::arena::IndexEntry;
 use crate::codec::nanoseconds;
 use crate::gpu::BatchTimes;
-use crate::gpu::codec::PageFormat;
+use crate::gpu::codec::{PageFormat, STATUS_BYTES};
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::gpu::pinned::HostCaching;
 use crate::page::{PAGE_SIZE, Page, PageKind};
-
-pub(super) const STATUS_BYTES: usize = size_of::<u32>();
 
 /// The progress of the pages in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

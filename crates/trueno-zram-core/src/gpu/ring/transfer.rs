@@ -7,8 +7,9 @@ use trueno_gpu::kernels::packed::PackedEntry;
 use super::device::{DeviceQueue, Mark, PinnedMemory, RingDevice, SlotBuffer};
 use super::entries::{for_kernel, next_place};
 use super::piece::{PIECE_PAGES, SlotPiece};
-use super::slot::{RingSlot, STATUS_BYTES};
+use super::slot::RingSlot;
 use crate::arena::IndexEntry;
+use crate::gpu::codec::STATUS_BYTES;
 use crate::gpu::error::GpuResult;
 use crate::page::PAGE_SIZE;
 

@@ -15,8 +15,6 @@ use crate::codec::{BatchCodec, CodecStats, sealed};
 use crate::cpu::{CpuBatchCompressor, InstructionSet};
 use crate::error::Result;
 use crate::filled_vec::filled_vec;
-use crate::gpu::GpuBatchConfig;
-use crate::gpu::GpuError;
 use crate::gpu::bounded_drop::BoundedDrop;
 use crate::gpu::context::GpuContext;
 use crate::gpu::ring::arenas::Arenas;
@@ -27,6 +25,7 @@ use crate::gpu::ring::deliver::{into_batch, into_pages};
 use crate::gpu::ring::device::RingDevice;
 use crate::gpu::ring::interpreter::Interpreter;
 use crate::gpu::ring::{CallOutcome, Ring, RingShape};
+use crate::gpu::{GpuBatchConfig, GpuError};
 use crate::page::{CompressedPage, PAGE_SIZE, Page, PageData};
 use crate::progress::Progress;
 use crate::threads::default_gpu_pool;
@@ -37,7 +36,7 @@ const FAILURES_IN_A_ROW: u32 = 3;
 /// Compresses and decompresses batches of pages on a GPU.
 ///
 /// A batch may have any number of pages. It is cut into pieces of [`batch_size`](GpuBatchConfig::batch_size) pages, of which
-/// at most [`ring_buffer_slots`](GpuBatchConfig::ring_buffer_slots) are under way at a time: while one is copied to the
+/// at most [`ring_buffer_slots`](GpuBatchConfig::ring_buffer_slots) are in flight at a time: while one is copied to the
 /// GPU, another is compressed, a third copied back, and the CPU's cores stage a fourth. Pieces of 256 pages or more are
 /// joined up to 4,096 pages, since shorter ones leave the bus idle. All memory for that is allocated when the
 /// compressor is made, or when a kind of call is first used.
@@ -94,7 +93,7 @@ pub struct GpuBatchCompressor<D: RingDevice = Cuda> {
 }
 
 impl GpuBatchCompressor {
-    /// Opens the device, compiles the kernel, allocates the ring.
+    /// Opens the device, compiles the kernel and allocates the ring.
     ///
     /// ```
     /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -260,7 +259,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         }
         let mut held = held.into_inner();
         let left = &pages[outcome.pages_done..];
-        if self.note(&outcome, left.len()) {
+        if self.note_outcome(&outcome, left.len()) {
             compressed.truncate(outcome.pages_done);
             compressed.extend(self.cpu.compress(left)?.into_pages());
             held = compressed.iter().map(|page| page.bytes().len() as u64).sum();
@@ -315,11 +314,11 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
                 let mut sink = into_batch(batch, pages.len());
                 outcome = ring.compress(self.cpu.pool(), &mut pages, &mut sink, progress);
             }
-            if self.note(&outcome, pages.len() - outcome.pages_done) {
+            if self.note_outcome(&outcome, pages.len() - outcome.pages_done) {
                 // Bytes that the GPU only reads are within reach even while it hangs.
                 self.cpu.compress_onto(&pages.pages()?[outcome.pages_done..], batch, progress)?;
             }
-            Ok(self.compressed(batch.index(), &outcome, start))
+            Ok(self.count_compressed(batch.index(), &outcome, start))
         })
     }
 
@@ -408,7 +407,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
             result = result.and(restored);
         }
         let not_done = &mut to[outcome.pages_done..];
-        if self.note(&outcome, not_done.len()) {
+        if self.note_outcome(&outcome, not_done.len()) {
             result = result.and(self.cpu.restore(|page| from.get(page), outcome.pages_done, not_done, progress));
         }
         let times = outcome.times.with_total(start.elapsed());
@@ -416,10 +415,15 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         result.map(|()| times)
     }
 
-    pub(super) fn compressed(&mut self, index: &[IndexEntry], outcome: &CallOutcome, start: Instant) -> BatchTimes {
+    /// Counts a compressed batch. Returns its times.
+    pub(super) fn count_compressed(
+        &mut self,
+        index: &[IndexEntry],
+        outcome: &CallOutcome,
+        start: Instant,
+    ) -> BatchTimes {
         let times = outcome.times.with_total(start.elapsed());
-        let held = held_bytes(index);
-        self.stats.add_compressed(index.len(), held, times.total_time_ns);
+        self.stats.add_compressed(index.len(), held_bytes(index), times.total_time_ns);
         times
     }
 
@@ -471,7 +475,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     }
 
     /// Counts a fallback, and decides whether the device is used again. Returns `true` if pages remain for the CPU.
-    pub(super) fn note(&mut self, outcome: &CallOutcome, pages_left: usize) -> bool {
+    pub(super) fn note_outcome(&mut self, outcome: &CallOutcome, pages_left: usize) -> bool {
         let Some(failure) = &outcome.failure else {
             if pages_left > 0 {
                 // Without a device; or with memory that is not for it, and a batch that `adopt` has counted.

@@ -120,14 +120,14 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
             if let Some(ring) = self.ring.as_mut().filter(|_| may_use) {
                 outcome = ring.compress_all_pinned(self.cpu.pool(), pages, batch, progress);
             }
-            self.reach(batch.memory_mut(), &mut outcome)?;
-            if self.note(&outcome, len - outcome.pages_done) {
+            self.ensure_accessible(batch.memory_mut(), &mut outcome)?;
+            if self.note_outcome(&outcome, len - outcome.pages_done) {
                 // Bytes that the GPU only reads are within reach even while it hangs.
                 let mut left = CompressedBatch::new();
                 self.cpu.compress_into(&pages.pages()?[outcome.pages_done..], &mut left, progress)?;
                 left.iter().try_for_each(|page| batch.push(page))?;
             }
-            Ok(self.compressed(batch.index(), &outcome, start))
+            Ok(self.count_compressed(batch.index(), &outcome, start))
         })
     }
 
@@ -204,7 +204,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
             outcome = ring.decompress_pinned(self.cpu.pool(), &mut from, pages, progress);
         }
         let from = from.pages()?;
-        self.reach(pages.memory_mut(), &mut outcome)?;
+        self.ensure_accessible(pages.memory_mut(), &mut outcome)?;
         let to = pages.pages_mut()?;
         // The device may have put there what an earlier batch left in its memory.
         outcome.left.iter().for_each(|left| to[left.page].fill(0));
@@ -225,8 +225,8 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         false
     }
 
-    /// Makes sure that page-locked memory which a run wrote is within reach. Returns an error if it is not.
-    fn reach(&mut self, memory: &mut D::Pinned, outcome: &mut CallOutcome) -> Result<()> {
+    /// Makes page-locked memory that a call wrote accessible to the CPU. Returns an error if that is not possible.
+    fn ensure_accessible(&mut self, memory: &mut D::Pinned, outcome: &mut CallOutcome) -> Result<()> {
         let Err(error) = memory.bytes_mut().map(drop) else { return Ok(()) };
         // Delivered pages have arrived: if no copy is under way, they are there, whatever failed since.
         let _ = memory.settle(self.shape.time_limit);
@@ -234,7 +234,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         if memory.bytes_mut().is_ok() {
             return Ok(());
         }
-        self.note(outcome, 0);
+        self.note_outcome(outcome, 0);
         Err(lost.into())
     }
 }

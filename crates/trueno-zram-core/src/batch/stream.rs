@@ -336,7 +336,7 @@ impl<D: RingDevice, T> StreamState<'_, D, T> {
             }
             Err(lease) => {
                 // Memory that is not the device's, or there is no device.
-                self.compressor.note(&CallOutcome::default(), pages);
+                self.compressor.note_outcome(&CallOutcome::default(), pages);
                 self.submitted.push_back(Submitted { for_cpu: Some(lease), at, tag });
             }
         }
@@ -368,7 +368,7 @@ impl<D: RingDevice, T> StreamState<'_, D, T> {
             let Some(done) = done else { continue };
             let slot = done?;
             // The device works: failures are counted from here again.
-            self.compressor.note(&CallOutcome::default(), 0);
+            self.compressor.note_outcome(&CallOutcome::default(), 0);
             let device_times = Some(slot.times);
             let mut lease = self.stream_slots.lease(slot);
             lease.device_times = device_times;
@@ -400,7 +400,7 @@ impl<D: RingDevice, T> StreamState<'_, D, T> {
         if let Some(ring) = &self.compressor.ring {
             ring.stop_after(&error);
             let pages = self.empty_flight();
-            self.compressor.note(&CallOutcome::failed(error), pages);
+            self.compressor.note_outcome(&CallOutcome::failed(error), pages);
         }
     }
 

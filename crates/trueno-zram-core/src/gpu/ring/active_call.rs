@@ -37,13 +37,25 @@ pub(super) enum Returned<D: RingDevice, T> {
 /// progress around it, and the driving thread passes the panic on.
 pub(super) type Worked = std::thread::Result<GpuResult<()>>;
 
+/// A call: its pages, and what happens to them.
+pub(super) struct RingCall<'a, D: RingDevice, K> {
+    /// The number of pages.
+    pub(super) pages: usize,
+    /// Copies pages to page-locked memory, on the pool; `None` if they are in page-locked memory.
+    pub(super) stage: Option<&'a Stage<'a, D>>,
+    pub(super) transfer: SlotTransfer<'a, D>,
+    /// Takes the results.
+    pub(super) sink: &'a mut K,
+    pub(super) progress: &'a dyn Progress,
+}
+
 /// The state of a call: where its slots are.
 struct ActiveCall<'a, D: RingDevice, K: Deliver<D>> {
     ring: &'a mut Ring<D>,
     pages: usize,
     /// The first page that is in no slot yet.
     next: usize,
-    /// The pages are staged. If not, they are in page-locked memory.
+    /// `true` if the pages are staged. If not, they are in page-locked memory.
     is_staged: bool,
     /// Slots whose pieces are with the pool, in page order.
     staging: VecDeque<RingSlot<D>>,
@@ -64,16 +76,9 @@ struct Delivery {
 }
 
 impl<D: RingDevice> Ring<D> {
-    /// Sends `pages` pages through the slots and waits for them.
-    pub(super) fn drive<K: Deliver<D>>(
-        &mut self,
-        pool: &ThreadPool,
-        pages: usize,
-        stage: Option<&Stage<'_, D>>,
-        transfer: SlotTransfer<'_, D>,
-        sink: &mut K,
-        progress: &dyn Progress,
-    ) -> CallOutcome {
+    /// Sends the pages of a call through the slots and waits for them.
+    pub(super) fn drive<K: Deliver<D>>(&mut self, pool: &ThreadPool, call: RingCall<'_, D, K>) -> CallOutcome {
+        let RingCall { pages, stage, transfer, sink, progress } = call;
         let (allocator, slot_pages) = (self.device.allocator(), self.shape.call_slot_pages);
         let ensured = self.free.iter_mut().try_for_each(|slot| slot.ensure(&allocator, slot_pages, &transfer));
         if let Err(error) = ensured {

@@ -2,10 +2,11 @@
 
 use rayon::ThreadPool;
 
+use super::active_call::RingCall;
 use super::compressed_pages::CompressedPages;
 use super::deliver::{Deliver, InPlace, into_index, to_pages};
 use super::device::RingDevice;
-use super::stage::{UploadFilter, pack, stage_pages};
+use super::stage::{Stage, UploadFilter, pack, stage_pages};
 use super::transfer::{Direction, SlotTransfer, TransferSource};
 use super::{CallOutcome, Ring};
 use crate::error::Result;
@@ -74,12 +75,13 @@ impl<D: RingDevice> Ring<D> {
         match from {
             PagesFrom::Memory(from) => {
                 let transfer = SlotTransfer::new(Direction::Compress, TransferSource::Pieces, None);
-                self.drive(pool, pages, Some(&|piece| stage_pages(from, piece)), transfer, sink, progress)
+                let stage: &Stage<'_, D> = &|piece| stage_pages(from, piece);
+                self.drive(pool, RingCall { pages, stage: Some(stage), transfer, sink, progress })
             }
             PagesFrom::Pinned(from) => {
-                let transfer =
-                    SlotTransfer::new(Direction::Compress, TransferSource::Pinned(from.memory_mut(), &[]), None);
-                self.drive(pool, pages, None, transfer, sink, progress)
+                let source = TransferSource::Pinned(from.memory_mut(), &[]);
+                let transfer = SlotTransfer::new(Direction::Compress, source, None);
+                self.drive(pool, RingCall { pages, stage: None, transfer, sink, progress })
             }
         }
     }
@@ -96,9 +98,9 @@ impl<D: RingDevice> Ring<D> {
         let pages = from.len();
         to.clear();
         let (memory, index) = to.parts_mut();
-        let transfer =
-            SlotTransfer::new(Direction::Compress, TransferSource::Pinned(from.memory_mut(), &[]), Some(memory));
-        self.drive(pool, pages, None, transfer, &mut into_index(index), progress)
+        let source = TransferSource::Pinned(from.memory_mut(), &[]);
+        let transfer = SlotTransfer::new(Direction::Compress, source, Some(memory));
+        self.drive(pool, RingCall { pages, stage: None, transfer, sink: &mut into_index(index), progress })
     }
 
     /// Restores pages to any memory: workers copy them out of page-locked memory.
@@ -110,10 +112,10 @@ impl<D: RingDevice> Ring<D> {
         progress: &dyn Progress,
     ) -> CallOutcome {
         debug_assert_eq!(from.len(), to.len(), "checked by the callers");
-        let format = self.device.format();
+        let (pages, format) = (from.len(), self.device.format());
+        let stage: &Stage<'_, D> = &|piece| pack(from, format, UploadFilter::Blocks, piece);
         let transfer = SlotTransfer::new(Direction::Decompress, TransferSource::Pieces, None);
-        let stage = |piece: &mut _| pack(from, format, UploadFilter::Blocks, piece);
-        self.drive(pool, from.len(), Some(&stage), transfer, &mut to_pages(from, to), progress)
+        self.drive(pool, RingCall { pages, stage: Some(stage), transfer, sink: &mut to_pages(from, to), progress })
     }
 
     /// Restores pages to page-locked memory, straight from the device.
@@ -127,17 +129,17 @@ impl<D: RingDevice> Ring<D> {
         let (format, pages, to) = (self.device.format(), from.len(), Some(to.memory_mut()));
         match from {
             PackedFrom::Memory(from) => {
-                let stage = |piece: &mut _| pack(*from, format, UploadFilter::All, piece);
-                let mut sink = InPlace(|page| from.get(page).kind());
+                let stage: &Stage<'_, D> = &|piece| pack(*from, format, UploadFilter::All, piece);
+                let sink = &mut InPlace(|page| from.get(page).kind());
                 let transfer = SlotTransfer::new(Direction::Decompress, TransferSource::Pieces, to);
-                self.drive(pool, pages, Some(&stage), transfer, &mut sink, progress)
+                self.drive(pool, RingCall { pages, stage: Some(stage), transfer, sink, progress })
             }
             PackedFrom::Pinned(from) => {
                 let (memory, index) = from.parts_mut();
                 let index = &*index;
-                let mut sink = InPlace(|page: usize| index[page].kind);
+                let sink = &mut InPlace(|page: usize| index[page].kind);
                 let transfer = SlotTransfer::new(Direction::Decompress, TransferSource::Pinned(memory, index), to);
-                self.drive(pool, pages, None, transfer, &mut sink, progress)
+                self.drive(pool, RingCall { pages, stage: None, transfer, sink, progress })
             }
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::device::{Mark, RingDevice};
 use super::entries::list_entries;
 use super::slot::{RingSlot, SlotState};
-use super::transfer::{Direction, SlotTransfer, TransferSource};
+use super::transfer::{Direction, SlotTransfer};
 use crate::gpu::error::{GpuError, GpuResult};
 
 /// Submitted slots, in submission order.
@@ -27,7 +27,7 @@ impl<'a, D: RingDevice> Flight<'a, D> {
 
     /// A flight of slots that the caller of a stream fills.
     pub(crate) fn of_stream(direction: Direction, time_limit: Duration) -> Self {
-        Self::new(SlotTransfer::new(direction, TransferSource::Input, None), time_limit)
+        Self::new(SlotTransfer::of_stream(direction), time_limit)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::compressed_pages::UnrestoredPage;
 use super::device::{PinnedMemory, RingDevice};
 use super::slot::RingSlot;
-use super::transfer::{Direction, SlotTransfer, TransferSource};
+use super::transfer::{Direction, SlotTransfer};
 use super::{Ring, RingShape};
 use crate::arena::IndexEntry;
 use crate::gpu::BatchTimes;
@@ -84,11 +84,8 @@ impl<D: RingDevice> StreamSlots<D> {
         let slot = catch_unwind(AssertUnwindSafe(|| {
             let Some((allocator, format)) = device else { return Ok(self.lease_memory(self.heap_memory())) };
             let mut slot = RingSlot::new(&allocator, format, self.slot_pages)?;
-            slot.ensure(
-                &allocator,
-                self.slot_pages,
-                &SlotTransfer::new(Direction::Compress, TransferSource::Input, None),
-            )?;
+            // Streams of both directions need the same memory.
+            slot.ensure(&allocator, self.slot_pages, &SlotTransfer::of_stream(Direction::Compress))?;
             Ok(self.lease(slot))
         }));
         if !matches!(slot, Ok(Ok(_))) {

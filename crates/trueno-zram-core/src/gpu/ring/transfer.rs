@@ -13,12 +13,12 @@ use crate::gpu::codec::STATUS_BYTES;
 use crate::gpu::error::GpuResult;
 use crate::page::PAGE_SIZE;
 
-/// The work of the device: to compress or to restore.
+/// The work of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Compresses them.
+    /// Compresses pages.
     Compress,
-    /// Restores them.
+    /// Restores packed pages.
     Decompress,
 }
 
@@ -51,6 +51,11 @@ impl<'a, D: RingDevice> SlotTransfer<'a, D> {
         target: Option<&'a mut D::Pinned>,
     ) -> Self {
         Self { direction, source, target, packed_end: 0 }
+    }
+
+    /// A transfer of slots that the caller of a stream fills.
+    pub(super) fn of_stream(direction: Direction) -> Self {
+        Self::new(direction, TransferSource::Input, None)
     }
 
     pub(super) fn direction(&self) -> Direction {

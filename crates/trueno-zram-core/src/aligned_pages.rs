@@ -27,6 +27,11 @@ pub struct AlignedPages {
 
 impl AlignedPages {
     /// Allocates room for this many pages.
+    ///
+    /// ```
+    /// let pages = trueno_zram_core::AlignedPages::new(64);
+    /// assert_eq!(pages.as_ptr().addr() % 64, 0);
+    /// ```
     #[must_use]
     pub fn new(pages: usize) -> Self {
         let bytes = vec![0; pages * PAGE_SIZE + LINE_BYTES].into_boxed_slice();

@@ -80,6 +80,13 @@ pub trait BatchCodec: fmt::Debug + Send + sealed::Sealed {
     fn name(&self) -> &'static str;
 
     /// Describes the hardware in use and, for `auto`, why no GPU is used.
+    ///
+    /// ```
+    /// use trueno_zram_core::{Algorithm, BatchCodec, CpuBatchCompressor};
+    /// let codec: Box<dyn BatchCodec> = Box::new(CpuBatchCompressor::new(Algorithm::Lz4)?);
+    /// println!("{}: {}", codec.name(), codec.describe()); // cpu: CPU, 16 threads, avx2
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     fn describe(&self) -> String;
 
     /// Returns the algorithm that pages are compressed with.
@@ -89,16 +96,42 @@ pub trait BatchCodec: fmt::Debug + Send + sealed::Sealed {
     fn pool(&self) -> &Arc<ThreadPool>;
 
     /// Returns the number of pages per call that gives full speed.
+    ///
+    /// ```
+    /// use trueno_zram_core::{Algorithm, BatchCodec, CpuBatchCompressor};
+    /// let codec: Box<dyn BatchCodec> = Box::new(CpuBatchCompressor::new(Algorithm::Lz4)?);
+    /// println!("read {} KiB at a time", codec.preferred_batch_pages() * 4);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     fn preferred_batch_pages(&self) -> usize;
 
     /// Compresses pages into a batch, which is emptied first, and reports progress.
+    ///
+    /// ```
+    /// use trueno_zram_core::{Algorithm, BatchCodec, CompressedBatch, CpuBatchCompressor, PAGE_SIZE};
+    /// let mut codec: Box<dyn BatchCodec> = Box::new(CpuBatchCompressor::new(Algorithm::Lz4)?);
+    /// let mut batch = CompressedBatch::new();
+    /// codec.compress_into(&[[7; PAGE_SIZE]; 100], &mut batch, &|pages| println!("{pages} more"))?;
+    /// assert_eq!(batch.len(), 100);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::ZstdFailed`](crate::Error::ZstdFailed), as [`Error::InPage`](crate::Error::InPage), if Zstandard runs out of
     /// memory. LZ4 does not fail. The batch is empty after an error.
     fn compress_into(&mut self, pages: &[Page], batch: &mut CompressedBatch, progress: &dyn Progress) -> Result<()>;
 
-    /// Restores all pages of a batch in place and reports progress.
+    /// Restores all pages of a batch into `pages` and reports progress.
+    ///
+    /// ```
+    /// use trueno_zram_core::{Algorithm, BatchCodec, CpuBatchCompressor, PAGE_SIZE};
+    /// let batch = CpuBatchCompressor::default().compress(&[[7; PAGE_SIZE]; 100])?;
+    /// let mut codec: Box<dyn BatchCodec> = Box::new(CpuBatchCompressor::new(Algorithm::Lz4)?);
+    /// let mut pages = vec![[0; PAGE_SIZE]; batch.len()];
+    /// codec.decompress_into(&batch, &mut pages, &())?;
+    /// assert_eq!(pages[99], [7; PAGE_SIZE]);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::PageCount`](crate::Error::PageCount) if the destination has another number of pages;
@@ -107,14 +140,24 @@ pub trait BatchCodec: fmt::Debug + Send + sealed::Sealed {
 
     /// Restores compressed pages that lie anywhere in memory: `compressed[i]` to `pages[i]`.
     ///
+    /// ```
+    /// use trueno_zram_core::{Algorithm, BatchCodec, CpuBatchCompressor, PAGE_SIZE, PageData, PageKind};
+    /// let mut codec: Box<dyn BatchCodec> = Box::new(CpuBatchCompressor::new(Algorithm::Lz4)?);
+    /// let mut pages = [[0; PAGE_SIZE]; 2];
+    /// let stored = [PageData::new(PageKind::SameFilled, &[1; 8])?, PageData::new(PageKind::SameFilled, &[2; 8])?];
+    /// codec.decompress_pages(&stored, &mut pages)?;
+    /// assert_eq!(pages, [[1; PAGE_SIZE], [2; PAGE_SIZE]]);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
-    /// As [`decompress_into`](Self::decompress_into).
+    /// The errors of [`decompress_into`](Self::decompress_into).
     fn decompress_pages(&mut self, compressed: &[PageData<'_>], pages: &mut [Page]) -> Result<()>;
 
     /// Returns the totals of all calls so far.
     fn stats(&self) -> CodecStats;
 
-    /// Returns what the CPU did because the GPU could not, or `None` for compressors without a GPU.
+    /// Returns the counts of work that fell back from the GPU to the CPU, or `None` for compressors without a GPU.
     #[cfg(feature = "gpu")]
     fn fallback(&self) -> Option<&crate::gpu::FallbackStats>;
 }

@@ -46,7 +46,7 @@ impl<'a> PageData<'a> {
         }
     }
 
-    /// For producers inside the crate, which know that the length fits the kind.
+    /// Wraps bytes whose length is known to fit the kind.
     pub(crate) fn trusted(kind: PageKind, bytes: &'a [u8]) -> Self {
         debug_assert!(kind.held_len_bytes().contains(&bytes.len()));
         Self { kind, bytes }
@@ -65,7 +65,7 @@ impl<'a> PageData<'a> {
         self.kind
     }
 
-    /// The bytes that hold it.
+    /// Returns the bytes that hold the page.
     ///
     /// ```
     /// use trueno_zram_core::{PAGE_SIZE, PageCodec};
@@ -79,7 +79,7 @@ impl<'a> PageData<'a> {
         self.bytes
     }
 
-    /// [`PAGE_SIZE`] over the number of bytes held: 1 for a raw page, 512 for a same-filled one.
+    /// Returns [`PAGE_SIZE`] over the number of bytes held: 1 for a raw page, 512 for a same-filled one.
     ///
     /// ```
     /// use trueno_zram_core::{PageData, PageKind};
@@ -135,7 +135,7 @@ impl CompressedPage {
     #[cfg(feature = "gpu")]
     pub(crate) const EMPTY: Self = Self { repr: Repr::SameFilled([0; FILL_WORD_BYTES]) };
 
-    /// A page at `offset` of a shared arena.
+    /// Creates a page at `offset` of a shared arena.
     pub(crate) fn in_arena(arena: &Arc<Storage>, offset: usize, data: PageData<'_>) -> Self {
         debug_assert_eq!(&arena[offset..offset + data.bytes.len()], data.bytes);
         Self::same_filled(data).unwrap_or_else(|| {
@@ -144,13 +144,13 @@ impl CompressedPage {
         })
     }
 
-    /// The page without an arena, if it needs none.
+    /// Creates a page without an arena, if it is same-filled.
     fn same_filled(data: PageData<'_>) -> Option<Self> {
         let word = data.bytes.try_into().ok().filter(|_| data.kind == PageKind::SameFilled)?;
         Some(Self { repr: Repr::SameFilled(word) })
     }
 
-    /// The page as borrowed data, to decompress or to store.
+    /// Returns the page as borrowed data, to decompress or to store.
     ///
     /// ```
     /// use trueno_zram_core::{CompressedPage, PAGE_SIZE, PageCodec, PageData, PageKind};
@@ -183,7 +183,7 @@ impl CompressedPage {
         self.data().kind()
     }
 
-    /// The bytes that hold it.
+    /// Returns the bytes that hold the page.
     ///
     /// ```
     /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
@@ -196,7 +196,7 @@ impl CompressedPage {
         self.data().bytes()
     }
 
-    /// [`PAGE_SIZE`] over the number of bytes held.
+    /// Returns [`PAGE_SIZE`] over the number of bytes held.
     ///
     /// ```
     /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
@@ -209,7 +209,7 @@ impl CompressedPage {
         self.data().ratio()
     }
 
-    /// A copy that shares no arena with other pages.
+    /// Returns a copy that shares no arena with other pages.
     ///
     /// ```
     /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};

@@ -11,10 +11,10 @@ use crate::page::PAGE_SIZE;
 /// Content that has to have gone through the GPU before its cost counts.
 const MIN_GPU_BYTES: u64 = 8 << 20;
 
-/// Slots that are under way while the GPU is tried.
+/// Slots that are in flight while the GPU is tried.
 const TRIAL_SLOTS: usize = 3;
 
-/// One in this many lanes stays at hand for the GPU.
+/// One in this many lanes is reserved for the GPU.
 const RESERVED_SHARE: usize = 4;
 
 /// The most that a byte through the GPU may cost, as a share of its cost on the CPU. What a GPU saves is less than the rest where
@@ -107,11 +107,30 @@ impl Cost {
 
 impl Chooser {
     /// Counts content that was done on the CPU, and the time for it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use trueno_zram_core::gpu::Chooser;
+    /// let chooser = Chooser::default();
+    /// chooser.record_cpu(8 << 20, Duration::from_millis(8));
+    /// assert_eq!(chooser.max_slots(), 1, "the cost on the CPU is known, so the GPU is tried");
+    /// ```
     pub fn record_cpu(&self, bytes: u64, time: Duration) {
         self.cpu.add(bytes, time);
     }
 
     /// Counts the time to fill a slot. Its bytes count with its [result](Self::record_result).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use trueno_zram_core::gpu::Chooser;
+    /// # let (chooser, bytes) = (Chooser::default(), 4 << 20);
+    /// let start = std::time::Instant::now();
+    /// // ... fill a slot, and submit it ...
+    /// chooser.record_fill(start.elapsed());
+    /// // ... later, when the caller has taken its result ...
+    /// chooser.record_result(bytes, Duration::from_millis(1));
+    /// ```
     pub fn record_fill(&self, time: Duration) {
         if self.gpu_results.load(Ordering::Relaxed) > 0 {
             self.gpu.add(0, time);
@@ -119,22 +138,53 @@ impl Chooser {
     }
 
     /// Counts a result of the GPU, and the time to take it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use trueno_zram_core::gpu::Chooser;
+    /// let chooser = Chooser::default();
+    /// chooser.record_cpu(8 << 20, Duration::from_millis(8));
+    /// for _ in 0..4 {
+    ///     chooser.record_result(4 << 20, Duration::from_millis(40));
+    /// }
+    /// assert_eq!(chooser.max_slots(), 0, "a byte through the GPU costs ten times as much");
+    /// ```
     pub fn record_result(&self, bytes: u64, time: Duration) {
         if self.gpu_results.fetch_add(1, Ordering::Relaxed) > 0 {
             self.gpu.add(bytes, time);
         }
     }
 
-    /// The number of `lanes` that wait for the GPU before another one works without it.
+    /// Returns how many of `lanes` threads wait for the GPU before another one works without it.
     ///
-    /// A lane that works for itself is gone for a while, and a GPU that is faster than all of them would wait for it. So some stay
-    /// at hand. If many of them wait, the GPU is the slower part, and the others help.
+    /// A thread that works for itself is gone for a while, and a GPU that is faster than all of them would wait for it. So some are
+    /// reserved. If many of them wait, the GPU is the slower part, and the others help.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use trueno_zram_core::gpu::Chooser;
+    /// let chooser = Chooser::default();
+    /// assert_eq!(chooser.reserved_lanes(16), 0, "the GPU is not in use yet");
+    /// chooser.record_cpu(8 << 20, Duration::from_millis(8));
+    /// for _ in 0..4 {
+    ///     chooser.record_result(4 << 20, Duration::from_millis(1));
+    /// }
+    /// assert_eq!(chooser.reserved_lanes(16), 4);
+    /// ```
     #[must_use]
     pub fn reserved_lanes(&self, lanes: usize) -> usize {
         if self.max_slots() == usize::MAX { lanes.div_ceil(RESERVED_SHARE) } else { 0 }
     }
 
-    /// The number of slots that may be under way now.
+    /// Returns the number of slots that may be in flight now: 0 for none, `usize::MAX` for all.
+    ///
+    /// ```
+    /// use trueno_zram_core::gpu::Chooser;
+    /// let (chooser, in_flight) = (Chooser::default(), 0);
+    /// if in_flight < chooser.max_slots() {
+    ///     println!("submit one more slot");
+    /// }
+    /// ```
     #[must_use]
     pub fn max_slots(&self) -> usize {
         let min_cpu_bytes = (Placement::MIN_GPU_PAGES * PAGE_SIZE) as u64;
@@ -148,6 +198,11 @@ impl Chooser {
     }
 
     /// Returns where a batch goes as a whole.
+    ///
+    /// ```
+    /// use trueno_zram_core::{Placement, gpu::Chooser};
+    /// assert_eq!(Chooser::default().placement(10), Placement::Cpu, "ten pages are not worth the transfer");
+    /// ```
     #[must_use]
     pub fn placement(&self, pages: usize) -> Placement {
         if pages < Placement::MIN_GPU_PAGES || self.max_slots() == 0 { Placement::Cpu } else { Placement::Gpu }

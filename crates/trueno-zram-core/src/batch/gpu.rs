@@ -315,7 +315,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
                 outcome = ring.compress(self.cpu.pool(), &mut pages, &mut sink, progress);
             }
             if self.note_outcome(&outcome, pages.len() - outcome.pages_done) {
-                // Bytes that the GPU only reads are within reach even while it hangs.
+                // Bytes that the GPU only reads are accessible even while it hangs.
                 self.cpu.compress_onto(&pages.pages()?[outcome.pages_done..], batch, progress)?;
             }
             Ok(self.count_compressed(batch.index(), &outcome, start))

@@ -98,7 +98,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     /// # Errors
     /// [`Error::PageCount`](crate::Error::PageCount) if there is not room for as many pages;
     /// [`Error::Gpu`](crate::Error::Gpu) if the device, or the one that used the batch before, was
-    /// given up while a copy to or from the batch was under way that nothing can wait for.
+    /// given up while a copy to or from the batch was in flight that nothing can wait for.
     pub fn compress_all_pinned(
         &mut self,
         pages: &mut PinnedPages<D::Pinned>,
@@ -122,7 +122,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
             }
             self.ensure_accessible(batch.memory_mut(), &mut outcome)?;
             if self.note_outcome(&outcome, len - outcome.pages_done) {
-                // Bytes that the GPU only reads are within reach even while it hangs.
+                // Bytes that the GPU only reads are accessible even while it hangs.
                 let mut left = CompressedBatch::new();
                 self.cpu.compress_into(&pages.pages()?[outcome.pages_done..], &mut left, progress)?;
                 left.iter().try_for_each(|page| batch.push(page))?;
@@ -147,7 +147,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     /// # Errors
     /// The errors of [`decompress_into`](Self::decompress_into); a corrupt page's place holds nothing of other pages.
     /// [`Error::Gpu`](crate::Error::Gpu) if the device, or the one that used the pages before, was
-    /// given up while a copy to the pages was under way that nothing can wait for.
+    /// given up while a copy to the pages was in flight that nothing can wait for.
     pub fn decompress_pinned_into(
         &mut self,
         batch: &CompressedBatch,
@@ -228,7 +228,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     /// Makes page-locked memory that a call wrote accessible to the CPU. Returns an error if that is not possible.
     fn ensure_accessible(&mut self, memory: &mut D::Pinned, outcome: &mut CallOutcome) -> Result<()> {
         let Err(error) = memory.bytes_mut().map(drop) else { return Ok(()) };
-        // Delivered pages have arrived: if no copy is under way, they are there, whatever failed since.
+        // Delivered pages have arrived: if no copy is in flight, they are there, whatever failed since.
         let _ = memory.settle(self.shape.time_limit);
         let lost = outcome.failure.get_or_insert(error).clone();
         if memory.bytes_mut().is_ok() {

@@ -34,6 +34,24 @@ use crate::gpu::ring::{CallOutcome, RingShape};
 /// If the GPU fails, hangs or is lost, the CPU processes the pages of all slots that were submitted and not returned, and counts
 /// them as the calls do; no page is lost. Dropping the stream waits for slots in flight, no longer than the time limit, and
 /// drops their results. Slots and results may outlive it.
+///
+/// ```
+/// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+///
+/// /// Works for streams in both directions.
+/// fn drain(stream: &impl PageStream) -> trueno_zram_core::Result<usize> {
+///     stream.close();
+///     let mut results = 0;
+///     while stream.next()?.is_some() {
+///         results += 1;
+///     }
+///     Ok(results)
+/// }
+///
+/// let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
+/// assert_eq!(drain(&compressor.compress_stream::<()>()?)?, 0);
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
 pub trait PageStream: Sync + sealed::Sealed {
     /// Memory to fill. Dropping it returns it unused.
     type Slot: Send;
@@ -84,32 +102,93 @@ pub trait PageStream: Sync + sealed::Sealed {
     /// ```
     ///
     /// # Errors
-    /// Those of [`slot`](Self::slot).
+    /// The errors of [`slot`](Self::slot).
     fn try_slot(&self) -> Result<Option<Self::Slot>>;
 
     /// Submits a slot.
     ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+    /// # let config = GpuBatchConfig { batch_size: 2, ..GpuBatchConfig::default() };
+    /// # let mut compressor = GpuBatchCompressor::interpreted(config, &GpuOptions::default())?;
+    /// let stream = compressor.compress_stream()?;
+    /// let mut slot = stream.slot()?;
+    /// slot.pages_mut().fill([7; 4096]);
+    /// stream.submit(slot, "from file A")?;
+    /// assert_eq!(stream.next()?.map(|(compressed, tag)| (compressed.len(), tag)), Some((2, "from file A")));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
-    /// Those of [`slot`](Self::slot).
+    /// The errors of [`slot`](Self::slot).
     fn submit(&self, slot: Self::Slot, tag: Self::Tag) -> Result<()>;
 
     /// Returns the result and the tag of the oldest slot that was submitted and not taken, and waits for it. Returns `None`
     /// when the stream is [closed](Self::close) and nothing is left.
     ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+    /// # let config = GpuBatchConfig { batch_size: 2, ..GpuBatchConfig::default() };
+    /// # let mut compressor = GpuBatchCompressor::interpreted(config, &GpuOptions::default())?;
+    /// let stream = compressor.compress_stream()?;
+    /// for number in 0..5 {
+    ///     stream.submit(stream.slot()?, number)?;
+    /// }
+    /// stream.close();
+    /// let mut tags = Vec::new();
+    /// while let Some((_compressed, tag)) = stream.next()? {
+    ///     tags.push(tag);
+    /// }
+    /// assert_eq!(tags, [0, 1, 2, 3, 4]);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
-    /// Those of [`slot`](Self::slot). Corrupt pages are errors of the [result](RestoredSlot::check).
+    /// The errors of [`slot`](Self::slot). Corrupt pages are errors of the [result](RestoredSlot::check).
     fn next(&self) -> Result<Option<(Self::Done, Self::Tag)>>;
 
     /// Returns the result and the tag of the oldest slot that was submitted and not taken, or `None` if it is not ready.
     ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+    /// # let config = GpuBatchConfig { batch_size: 2, ..GpuBatchConfig::default() };
+    /// # let mut compressor = GpuBatchCompressor::interpreted(config, &GpuOptions::default())?;
+    /// let stream = compressor.compress_stream()?;
+    /// stream.submit(stream.slot()?, ())?;
+    /// while stream.try_next()?.is_none() {
+    ///     std::thread::yield_now(); // or do other work
+    /// }
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
-    /// Those of [`next`](Self::next).
+    /// The errors of [`next`](Self::next).
     fn try_next(&self) -> Result<Option<(Self::Done, Self::Tag)>>;
 
     /// Returns the number of slots that were submitted and not taken.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+    /// # let config = GpuBatchConfig { batch_size: 2, ..GpuBatchConfig::default() };
+    /// # let mut compressor = GpuBatchCompressor::interpreted(config, &GpuOptions::default())?;
+    /// let stream = compressor.compress_stream()?;
+    /// stream.submit(stream.slot()?, ())?;
+    /// assert_eq!(stream.pending(), 1);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     fn pending(&self) -> usize;
 
     /// Ends the submissions: [`next`](Self::next) returns `None` after the last one.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+    /// # let config = GpuBatchConfig { batch_size: 2, ..GpuBatchConfig::default() };
+    /// # let mut compressor = GpuBatchCompressor::interpreted(config, &GpuOptions::default())?;
+    /// let stream = compressor.compress_stream::<()>()?;
+    /// stream.close();
+    /// assert!(stream.next()?.is_none());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     fn close(&self);
 
     /// Returns the number of pages per slot.
@@ -122,7 +201,15 @@ pub trait PageStream: Sync + sealed::Sealed {
 
 /// A stream whose slots are `S` and whose tags are `T`.
 ///
-/// There is no thread behind it. Every thread that waits takes the lock for a moment, moves the slots on, and looks again.
+/// There is no thread behind it. Every thread that waits takes the lock for a moment, advances the slots, and polls again. Its
+/// methods are those of [`PageStream`].
+///
+/// ```
+/// use trueno_zram_core::gpu::{CompressStream, PageSlot, SlotStream};
+/// fn same_type<'a>(stream: CompressStream<'a>) -> SlotStream<'a, PageSlot, ()> {
+///     stream
+/// }
+/// ```
 #[derive(Debug)]
 pub struct SlotStream<'a, S: StreamSlot, T> {
     state: Mutex<StreamState<'a, S::Device, T>>,
@@ -203,7 +290,7 @@ impl<'a, S: StreamSlot, T> SlotStream<'a, S, T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks again and again until `look` has an answer. While another thread has the lock, that one moves the slots on.
+    /// Polls until `look` has an answer. While another thread has the lock, that one advances the slots.
     fn wait_for<A>(&self, mut look: impl FnMut(&mut StreamState<'a, S::Device, T>) -> Option<A>) -> A {
         let mut pause = Pause::default();
         loop {
@@ -227,7 +314,7 @@ impl<'a, S: StreamSlot, T> SlotStream<'a, S, T> {
             SlotOffer::Allocate => match self.stream_slots.allocate() {
                 Ok(Ok(lease)) => Some(S::new(lease)),
                 Ok(Err(error)) => {
-                    self.lock().not_made(error);
+                    self.lock().allocation_failed(error);
                     None
                 }
                 Err(panic) => self.lock().pass_on(panic),
@@ -315,8 +402,8 @@ impl<D: RingDevice, T> StreamState<'_, D, T> {
         offer
     }
 
-    /// Handles a failed allocation of a slot. It counts as a failure only if there are no other slots.
-    fn not_made(&mut self, error: GpuError) {
+    /// Handles a failed allocation of a slot. It counts as a failure of the device only if there are no other slots.
+    fn allocation_failed(&mut self, error: GpuError) {
         if self.compressor.uses_device() && (error.poisons_context() || !self.stream_slots.stop_growing()) {
             self.fail(error);
         }

@@ -39,6 +39,12 @@ pub struct BusBandwidth {
 impl BusBandwidth {
     /// Copies 256 MiB five times in each direction and returns the fastest of each.
     ///
+    /// ```no_run
+    /// let bus = trueno_zram_core::gpu::BusBandwidth::measure(0)?;
+    /// println!("10 GB take at least {:.1} s", 10.0 / bus.to_device_gbps);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device cannot be used;
     /// [`Error::Gpu`](crate::Error::Gpu) if it fails or does not have 256 MiB of free memory.

@@ -1,4 +1,4 @@
-//! A device's primary context: made current for each call, and given up for good after a failure.
+//! A device's primary context: made current for each call, and given up for good after a failure that poisons it.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -172,9 +172,9 @@ impl GpuContext {
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::GpuContext;
-    /// extern "C" fn foreign() { /* allocates in whatever context is current */ }
+    /// extern "C" fn other_library() { /* allocates in whatever context is current */ }
     /// let context = GpuContext::new(0)?;
-    /// context.with_current(|| foreign())?;
+    /// context.with_current(|| other_library())?;
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///

@@ -29,6 +29,12 @@ pub struct GpuDeviceStatus {
 impl GpuDeviceStatus {
     /// Opens a device, asks for its status and closes it.
     ///
+    /// ```no_run
+    /// let status = trueno_zram_core::gpu::GpuDeviceStatus::query(0)?;
+    /// println!("CUDA {}.{}", status.cuda_version.0, status.cuda_version.1);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable), with the failed call and the name of the CUDA error,
     /// if there is no driver or no such device, or the device is not supported or was given up earlier;

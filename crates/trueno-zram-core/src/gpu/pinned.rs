@@ -323,7 +323,7 @@ impl Drop for PinnedBuffer {
 /// the system or the driver refuses.
 fn page_locked_mapping(context: &GpuContext, len_bytes: usize) -> Option<(MmapMut, NonNull<u8>)> {
     let mut mapping = MmapMut::map_anon(len_bytes).ok()?;
-    // A child that forks off must not make this process copy pages which the device knows by their place.
+    // After a fork, a write here must not move the page to another physical address, which the device would not know.
     mapping.advise(Advice::DontFork).ok()?;
     // Both only make it faster: without them, the memory is of small pages, and the driver touches it.
     let _ = mapping.advise(Advice::HugePage);

@@ -1,4 +1,4 @@
-//! Streams: queues of copies and kernels, which run in order.
+//! Streams: queues of copies and kernels, which run in order, and the copies between host and device.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -16,7 +16,7 @@ use super::pinned::{HostCaching, PendingAccess, PinnedBuffer};
 /// Bytes that [`CudaStream::upload`] and [`CudaStream::download`] copy at a time.
 const STAGING_BYTES: usize = 1 << 20;
 
-/// A queue of work for a device. Two streams run side by side, unless an [`CudaEvent`] orders them.
+/// A queue of copies and kernels for a device. They run in order. Streams run in parallel, unless a [`CudaEvent`] orders them.
 ///
 /// ```no_run
 /// use trueno_zram_core::gpu::raw::{CudaEvent, GpuContext, CudaStream};
@@ -35,16 +35,16 @@ pub struct CudaStream {
     staging: Mutex<Option<PinnedBuffer>>,
 }
 
-// SAFETY: the handle is a token of the driver, which may be used from any thread.
+// SAFETY: the handle is a driver token that any thread may use.
 unsafe impl Send for CudaStream {}
-// SAFETY: as above; the driver locks for itself.
+// SAFETY: as above; the driver does its own locking.
 unsafe impl Sync for CudaStream {}
 
 impl CudaStream {
-    /// Does not wait for the default stream, which foreign libraries may use.
+    /// The stream does not wait for the default stream, which other libraries may use.
     const NON_BLOCKING: u32 = 0x1;
 
-    /// Makes a stream that waits for no other.
+    /// Creates a stream.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, CudaStream};
@@ -57,12 +57,12 @@ impl CudaStream {
     /// If the driver call fails.
     pub fn new(context: &GpuContext) -> GpuResult<Self> {
         let mut handle = std::ptr::null_mut();
-        // SAFETY: the destination is a value of ours; `drop` destroys the stream.
+        // SAFETY: the destination is a local variable; `drop` destroys the stream.
         context.call(|driver| unsafe { driver.cuStreamCreate(&raw mut handle, Self::NON_BLOCKING) })?;
         Ok(Self { context: context.clone(), handle, staging: Mutex::new(None) })
     }
 
-    /// Copies bytes of the host to a buffer, and waits.
+    /// Copies bytes from the host to a buffer and waits.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, CudaStream};
@@ -75,7 +75,8 @@ impl CudaStream {
     /// ```
     ///
     /// # Errors
-    /// If the bytes do not fit there, or the copy or work before it in the stream fails.
+    /// [`GpuError::OutsideBuffer`](crate::gpu::GpuError::OutsideBuffer), or the errors of the copy and of the work queued
+    /// before it.
     pub fn upload(&self, to: &DeviceBuffer, offset: usize, bytes: &[u8]) -> GpuResult<()> {
         self.part_of(to, offset, bytes.len())?;
         if bytes.is_empty() {
@@ -90,7 +91,7 @@ impl CudaStream {
         staging.wait()
     }
 
-    /// Copies bytes of a buffer to the host, and waits.
+    /// Copies bytes from a buffer to the host and waits.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, CudaStream};
@@ -105,7 +106,8 @@ impl CudaStream {
     /// ```
     ///
     /// # Errors
-    /// If the buffer has no such bytes, or the copy or work before it in the stream fails.
+    /// [`GpuError::OutsideBuffer`](crate::gpu::GpuError::OutsideBuffer), or the errors of the copy and of the work queued
+    /// before it.
     pub fn download(&self, from: &DeviceBuffer, offset: usize, bytes: &mut [u8]) -> GpuResult<()> {
         self.part_of(from, offset, bytes.len())?;
         if bytes.is_empty() {
@@ -121,11 +123,12 @@ impl CudaStream {
     }
 
     fn staging(&self) -> MutexGuard<'_, Option<PinnedBuffer>> {
-        // A buffer knows its own copies: it is consistent even after a panic.
+        // The buffer keeps track of its own copies, so it is consistent even after a panic.
         self.staging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a copy of `part` of page-locked memory to a buffer; the memory is out of reach until it is done.
+    /// Queues a copy of `part` of page-locked memory to byte `offset` of a buffer. Until the copy is done, writing to the memory
+    /// waits.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, CudaStream};
@@ -140,7 +143,7 @@ impl CudaStream {
     /// ```
     ///
     /// # Errors
-    /// If the bytes are not there or do not fit, or a driver call fails.
+    /// [`GpuError::OutsideBuffer`](crate::gpu::GpuError::OutsideBuffer), or the driver's error.
     pub fn upload_pinned(
         &self,
         to: &DeviceBuffer,
@@ -150,12 +153,13 @@ impl CudaStream {
     ) -> GpuResult<()> {
         let to = self.part_of(to, offset, part.len())?;
         self.copy_pinned(from, part, PendingAccess::Reads, |driver, bytes, len| {
-            // SAFETY: both ends are as long as that; `copy_pinned` keeps the host's end in place until the copy is done.
+            // SAFETY: both parts have that length; `copy_pinned` keeps the host's memory in place until the copy is done.
             unsafe { driver.cuMemcpyHtoDAsync_v2(to, bytes, len, self.handle) }
         })
     }
 
-    /// Queues a copy of bytes of a buffer to `part` of page-locked memory; the memory is out of reach until it is done.
+    /// Queues a copy from byte `offset` of a buffer to `part` of page-locked memory. Until the copy is done, every access to the
+    /// memory waits.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, CudaStream};
@@ -170,7 +174,7 @@ impl CudaStream {
     /// ```
     ///
     /// # Errors
-    /// If the bytes are not there or do not fit, or a driver call fails.
+    /// [`GpuError::OutsideBuffer`](crate::gpu::GpuError::OutsideBuffer), or the driver's error.
     pub fn download_pinned(
         &self,
         from: &DeviceBuffer,
@@ -180,7 +184,7 @@ impl CudaStream {
     ) -> GpuResult<()> {
         let from = self.part_of(from, offset, part.len())?;
         self.copy_pinned(to, part, PendingAccess::Writes, |driver, bytes, len| {
-            // SAFETY: both ends are as long as that; `copy_pinned` keeps the host's end in place until the copy is done.
+            // SAFETY: both parts have that length; `copy_pinned` keeps the host's memory in place until the copy is done.
             unsafe { driver.cuMemcpyDtoHAsync_v2(bytes, from, len, self.handle) }
         })
     }
@@ -198,18 +202,18 @@ impl CudaStream {
             self.wait_for_event(earlier)?;
         }
         let (address, last_copy) = pinned.begin_copy(direction);
-        // SAFETY: the part lies inside the memory.
+        // SAFETY: the part lies within the memory.
         let bytes = unsafe { address.add(part.start) };
         let queued = self.context.call(|driver| copy(driver, bytes.cast(), part.len()));
         let recorded = self.record(last_copy);
         if recorded.is_err() && self.synchronize().is_err() {
-            // A copy may be in flight that nothing marks and nothing can wait for: see `begin_copy`.
+            // A copy may be in flight that has no event, and nothing can wait for it: see `begin_copy`.
             self.context.abandon("a copy could be neither marked nor waited for");
         }
         queued.and(recorded)
     }
 
-    /// Queues setting `part` of a buffer to one byte.
+    /// Queues setting every byte of `part` of a buffer to `byte`.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, CudaStream};
@@ -222,15 +226,15 @@ impl CudaStream {
     /// ```
     ///
     /// # Errors
-    /// If the buffer has no such bytes, or the driver call fails.
+    /// [`GpuError::OutsideBuffer`](crate::gpu::GpuError::OutsideBuffer), or the driver's error.
     pub fn fill(&self, buffer: &DeviceBuffer, part: Range<usize>, byte: u8) -> GpuResult<()> {
         let len_bytes = part.len();
         let to = self.part_of(buffer, part.start, len_bytes)?;
-        // SAFETY: the part lies inside the buffer, which is freed only once the stream has run.
+        // SAFETY: the part lies within the buffer, which is freed only when the stream has run.
         self.context.call(|driver| unsafe { driver.cuMemsetD8Async(to, byte, len_bytes, self.handle) })
     }
 
-    /// Queues a mark.
+    /// Queues the recording of an event: it is reached when all work queued before is done.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, CudaEvent, GpuContext, CudaStream};
@@ -240,7 +244,7 @@ impl CudaStream {
     /// let zeroed = CudaEvent::ordering(&context)?;
     /// stream.fill(&buffer, 0..8192, 0)?;
     /// stream.record(&zeroed)?;
-    /// zeroed.wait()?; // for the fill, and not for what may be queued behind it
+    /// zeroed.wait()?; // for the fill, not for work that may be queued after it
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
@@ -248,11 +252,11 @@ impl CudaStream {
     /// If the driver call fails.
     pub fn record(&self, event: &CudaEvent) -> GpuResult<()> {
         self.context.check_same(event.context(), "the event")?;
-        // SAFETY: event and stream live.
+        // SAFETY: event and stream exist.
         self.context.call(|driver| unsafe { driver.cuEventRecord(event.handle(), self.handle) })
     }
 
-    /// Lets all work queued from here on wait for a mark, as it was last recorded.
+    /// Makes all work that is queued later wait for an event, as it was last recorded.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, CudaEvent, GpuContext, CudaStream};
@@ -271,7 +275,7 @@ impl CudaStream {
     /// If the driver call fails.
     pub fn wait_for_event(&self, event: &CudaEvent) -> GpuResult<()> {
         self.context.check_same(event.context(), "the event")?;
-        // SAFETY: event and stream live.
+        // SAFETY: event and stream exist.
         self.context.call(|driver| unsafe { driver.cuStreamWaitEvent(self.handle, event.handle(), 0) })
     }
 
@@ -283,25 +287,25 @@ impl CudaStream {
     /// # let stream = CudaStream::new(&context)?;
     /// # let buffer = DeviceBuffer::new(&context, 8192)?;
     /// stream.fill(&buffer, 0..8192, 0)?; // returns at once
-    /// stream.synchronize()?; // now it is done, or has failed
+    /// stream.synchronize()?; // waits for the fill
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// Those of the work.
+    /// The errors of that work.
     pub fn synchronize(&self) -> GpuResult<()> {
-        // SAFETY: the stream lives.
+        // SAFETY: the stream exists.
         self.context.call(|driver| unsafe { driver.cuStreamSynchronize(self.handle) })
     }
 
-    /// The driver's handle, a `CUstream`, for foreign libraries.
+    /// Returns the driver's handle, a `CUstream`, for other libraries.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// extern "C" fn foreign(_stream: *mut std::ffi::c_void) { /* queues its own work there */ }
+    /// extern "C" fn other_library(_stream: *mut std::ffi::c_void) { /* queues its own work there */ }
     /// let stream = CudaStream::new(&context)?;
-    /// foreign(stream.as_raw());
+    /// other_library(stream.as_raw());
     /// stream.synchronize()?; // waits for that work too
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
@@ -324,8 +328,8 @@ impl CudaStream {
     }
 }
 
-/// The memory for copies from and to the caller's. The device never touches memory that is only borrowed: if a copy cannot be
-/// waited for, this memory leaks, and the borrow can end.
+/// Returns the stream's own page-locked memory, allocated on first use. The device never accesses borrowed memory: if a copy
+/// cannot be waited for, this memory leaks, and the borrow can end.
 fn staging_of<'a>(context: &GpuContext, staging: &'a mut Option<PinnedBuffer>) -> GpuResult<&'a mut PinnedBuffer> {
     match staging {
         Some(staging) => Ok(staging),
@@ -341,7 +345,7 @@ impl fmt::Debug for CudaStream {
 
 impl Drop for CudaStream {
     fn drop(&mut self) {
-        // SAFETY: `new` created it. The driver finishes the queued work first, without waiting here.
+        // SAFETY: `new` created the stream. The driver finishes the queued work first, without waiting here.
         self.context.call_in_drop(|driver| unsafe { driver.cuStreamDestroy_v2(self.handle) });
     }
 }

@@ -33,7 +33,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     ///     scope.spawn(|| {
     ///         for round in 0..20 {
     ///             let mut slot = stream.slot()?;
-    ///             slot.pages_mut().fill([round; 4096]); // read a file into them, say
+    ///             slot.pages_mut().fill([round; 4096]); // for example, read a file into them
     ///             stream.submit(slot, round)?;
     ///         }
     ///         stream.close();
@@ -59,11 +59,31 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
 
 /// Slots of pages to compress, made by
 /// [`GpuBatchCompressor::compress_stream`](crate::gpu::GpuBatchCompressor::compress_stream).
+///
+/// ```
+/// # use trueno_zram_core::gpu::{CompressStream, GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+/// # let config = GpuBatchConfig { batch_size: 2, ..GpuBatchConfig::default() };
+/// # let mut compressor = GpuBatchCompressor::interpreted(config, &GpuOptions::default())?;
+/// let stream: CompressStream<_, &str> = compressor.compress_stream()?;
+/// stream.submit(stream.slot()?, "the tag of this slot")?;
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
 pub type CompressStream<'a, D = Cuda, T = ()> = SlotStream<'a, PageSlot<D>, T>;
 
 /// Page-locked memory to fill with pages, for a [`CompressStream`]. Dropping it returns it unused.
 ///
 /// Its pages have arbitrary content at first. Once the GPU is no longer used, slots are in ordinary memory.
+///
+/// ```
+/// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+/// # let config = GpuBatchConfig { batch_size: 2, ..GpuBatchConfig::default() };
+/// # let mut compressor = GpuBatchCompressor::interpreted(config, &GpuOptions::default())?;
+/// let stream = compressor.compress_stream::<()>()?;
+/// let mut slot = stream.slot()?;
+/// slot.pages_mut()[0] = [7; 4096];
+/// assert_eq!(slot.len(), 2);
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct PageSlot<D: RingDevice = Cuda> {
     lease: SlotLease<D>,
@@ -84,6 +104,18 @@ impl<D: RingDevice> PageSlot<D> {
 
     /// Uses the first `pages` pages only.
     ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+    /// # let config = GpuBatchConfig { batch_size: 2, ..GpuBatchConfig::default() };
+    /// # let mut compressor = GpuBatchCompressor::interpreted(config, &GpuOptions::default())?;
+    /// let stream = compressor.compress_stream()?;
+    /// let mut last = stream.slot()?;
+    /// last.set_len(1); // the file ends after one page
+    /// stream.submit(last, ())?;
+    /// assert_eq!(stream.next()?.map(|(compressed, ())| compressed.len()), Some(1));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Panics
     /// If the slot has fewer.
     pub fn set_len(&mut self, pages: usize) {
@@ -98,13 +130,40 @@ impl<D: RingDevice> PageSlot<D> {
     }
 
     /// Returns the pages, to be filled.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+    /// # let config = GpuBatchConfig { batch_size: 2, ..GpuBatchConfig::default() };
+    /// # let mut compressor = GpuBatchCompressor::interpreted(config, &GpuOptions::default())?;
+    /// let stream = compressor.compress_stream::<()>()?;
+    /// let mut slot = stream.slot()?;
+    /// for (page, byte) in slot.pages_mut().iter_mut().zip(1..) {
+    ///     page.fill(byte);
+    /// }
+    /// assert_eq!(slot.pages()[1], [2; 4096]);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     pub fn pages_mut(&mut self) -> &mut [Page] {
         let len = self.len();
         &mut self.lease.input_mut().as_chunks_mut().0[..len]
     }
 }
 
-/// Compressed pages of one slot, in page-locked memory. Dropped, the slot can be filled again.
+/// The compressed pages of one slot, in page-locked memory. Dropping it frees the slot to be filled again.
+///
+/// ```
+/// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+/// # let config = GpuBatchConfig { batch_size: 2, ..GpuBatchConfig::default() };
+/// # let mut compressor = GpuBatchCompressor::interpreted(config, &GpuOptions::default())?;
+/// let stream = compressor.compress_stream()?;
+/// let mut slot = stream.slot()?;
+/// slot.pages_mut().fill([7; 4096]);
+/// stream.submit(slot, ())?;
+/// let (compressed, ()) = stream.next()?.expect("a slot was submitted");
+/// assert_eq!(compressed.get(1).map(|page| page.bytes().to_vec()), Some(vec![7; 8]));
+/// assert_eq!(compressed.pages(), [[7; 4096]; 2]); // to write pages that do not shrink, for example
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct CompressedSlot<D: RingDevice = Cuda> {
     lease: SlotLease<D>,
@@ -139,6 +198,20 @@ impl<D: RingDevice> CompressedSlot<D> {
     }
 
     /// Returns the position of each page in [`arena`](Self::arena).
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+    /// # let config = GpuBatchConfig { batch_size: 2, ..GpuBatchConfig::default() };
+    /// # let mut compressor = GpuBatchCompressor::interpreted(config, &GpuOptions::default())?;
+    /// let stream = compressor.compress_stream()?;
+    /// stream.submit(stream.slot()?, ())?;
+    /// let (compressed, ()) = stream.next()?.expect("a slot was submitted");
+    /// let entry = compressed.index()[1];
+    /// let start = entry.offset as usize;
+    /// let bytes = &compressed.arena()[start..start + usize::from(entry.len_bytes)];
+    /// assert_eq!(compressed.get(1).map(|page| page.bytes()), Some(bytes));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn index(&self) -> &[IndexEntry] {
         self.by_cpu.as_ref().map_or(&self.lease.entries, CompressedBatch::index)
@@ -152,6 +225,19 @@ impl<D: RingDevice> CompressedSlot<D> {
     }
 
     /// Returns an iterator over all compressed pages, in order.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+    /// # let config = GpuBatchConfig { batch_size: 2, ..GpuBatchConfig::default() };
+    /// # let mut compressor = GpuBatchCompressor::interpreted(config, &GpuOptions::default())?;
+    /// let stream = compressor.compress_stream()?;
+    /// let mut slot = stream.slot()?;
+    /// slot.pages_mut().fill([3; 4096]);
+    /// stream.submit(slot, ())?;
+    /// let (compressed, ()) = stream.next()?.expect("a slot was submitted");
+    /// assert!(compressed.iter().all(|page| page.bytes() == [3; 8]));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     pub fn iter(&self) -> impl ExactSizeIterator<Item = PageData<'_>> {
         let arena = self.arena();
         self.index().iter().map(|entry| entry.find(arena).expect("the index was checked when it was made"))

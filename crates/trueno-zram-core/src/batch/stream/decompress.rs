@@ -46,9 +46,31 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
 
 /// Slots of compressed pages to restore, made by
 /// [`GpuBatchCompressor::decompress_stream`](crate::gpu::GpuBatchCompressor::decompress_stream).
+///
+/// ```
+/// # use trueno_zram_core::gpu::{DecompressStream, GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+/// # let config = GpuBatchConfig { batch_size: 2, ..GpuBatchConfig::default() };
+/// # let mut compressor = GpuBatchCompressor::interpreted(config, &GpuOptions::default())?;
+/// let stream: DecompressStream<_, usize> = compressor.decompress_stream()?;
+/// assert!(stream.slot()?.is_empty());
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
 pub type DecompressStream<'a, D = Cuda, T = ()> = SlotStream<'a, PackedSlot<D>, T>;
 
-/// Page-locked memory to fill with compressed pages, for a [`DecompressStream`]. Dropped, it goes back unused.
+/// Page-locked memory to fill with compressed pages, for a [`DecompressStream`]. Dropping it returns it unused.
+///
+/// ```
+/// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+/// # let config = GpuBatchConfig { batch_size: 2, ..GpuBatchConfig::default() };
+/// # let mut compressor = GpuBatchCompressor::interpreted(config, &GpuOptions::default())?;
+/// # use trueno_zram_core::{PageData, PageKind};
+/// let stream = compressor.decompress_stream::<()>()?;
+/// let mut slot = stream.slot()?;
+/// slot.push(PageData::new(PageKind::SameFilled, &[7; 8])?)?;
+/// slot.clear();
+/// assert!(slot.is_empty() && slot.capacity() == 2);
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct PackedSlot<D: RingDevice = Cuda> {
     /// Pages lie one after the other, each aligned as the kernel needs it.
@@ -76,6 +98,21 @@ impl<D: RingDevice> PackedSlot<D> {
 
     /// Adds a compressed page of any kind at the end.
     ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+    /// # use trueno_zram_core::{Error, PageData, PageKind};
+    /// # let config = GpuBatchConfig { batch_size: 2, ..GpuBatchConfig::default() };
+    /// # let mut compressor = GpuBatchCompressor::interpreted(config, &GpuOptions::default())?;
+    /// let stream = compressor.decompress_stream::<()>()?;
+    /// let mut slot = stream.slot()?;
+    /// let page = PageData::new(PageKind::SameFilled, &[7; 8])?;
+    /// while slot.len() < slot.capacity() {
+    ///     slot.push(page)?;
+    /// }
+    /// assert!(matches!(slot.push(page), Err(Error::PageCount { .. })));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::PageCount`] if the slot is full.
     pub fn push(&mut self, page: PageData<'_>) -> Result<()> {
@@ -92,7 +129,22 @@ impl<D: RingDevice> PackedSlot<D> {
     }
 }
 
-/// Restored pages of one slot, in page-locked memory. Dropped, the slot can be filled again.
+/// The restored pages of one slot, in page-locked memory. Dropping it frees the slot to be filled again.
+///
+/// ```
+/// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+/// # let config = GpuBatchConfig { batch_size: 2, ..GpuBatchConfig::default() };
+/// # let mut compressor = GpuBatchCompressor::interpreted(config, &GpuOptions::default())?;
+/// # use trueno_zram_core::{PageData, PageKind};
+/// let stream = compressor.decompress_stream()?;
+/// let mut slot = stream.slot()?;
+/// slot.push(PageData::new(PageKind::SameFilled, &[7; 8])?)?;
+/// stream.submit(slot, ())?;
+/// let (restored, ()) = stream.next()?.expect("a slot was submitted");
+/// restored.check()?; // no page is corrupt
+/// assert_eq!(restored.pages(), [[7; 4096]]);
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct RestoredSlot<D: RingDevice = Cuda> {
     lease: SlotLease<D>,
@@ -128,6 +180,20 @@ impl<D: RingDevice> RestoredSlot<D> {
     }
 
     /// Checks that no page is corrupt.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+    /// # use trueno_zram_core::{Error, PageData, PageKind};
+    /// # let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// let stream = compressor.decompress_stream()?;
+    /// let mut slot = stream.slot()?;
+    /// slot.push(PageData::new(PageKind::Lz4, &[0xff; 40])?)?; // not a page
+    /// stream.submit(slot, ())?;
+    /// let (restored, ()) = stream.next()?.expect("a slot was submitted");
+    /// assert!(matches!(restored.check(), Err(Error::InPage { index: 0, .. })));
+    /// assert_eq!((restored.errors().len(), restored.pages()), (1, &[[0; 4096]][..]));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// The first of [`errors`](Self::errors).

@@ -95,7 +95,7 @@ fn may_still_copy(fault: InjectedFault) -> bool {
     matches!(fault, InjectedFault::Hang | InjectedFault::DeviceLost)
 }
 
-/// Returns the number of pages that the CPU did. A hung copy to the caller's memory may keep that out of reach: then it is an error.
+/// Returns the number of pages that the CPU did. A hung copy to the caller's memory may keep that inaccessible: then it is an error.
 fn run(trial: &mut Trial, fault: InjectedFault) -> usize {
     match trial.run() {
         Ok(done) => done.by_cpu,
@@ -194,7 +194,7 @@ fn every_call_followed_by_a_hang_in_turn() {
 }
 
 /// The device's failure shows first in memory that a worker waits for; before the worker can say so, the thread that
-/// drives the ring is told that the device is lost. The driver has stopped all copies: the pages are within reach.
+/// drives the ring is told that the device is lost. The driver has stopped all copies: the pages are accessible.
 #[test]
 fn a_failure_that_a_worker_saw_first_is_the_one_that_counts() {
     for form in CallKind::ALL {

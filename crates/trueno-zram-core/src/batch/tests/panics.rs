@@ -1,4 +1,4 @@
-//! Panics of the caller's code and of workers: passed on when no copy is under way, and survived by the compressor.
+//! Panics of the caller's code and of workers: passed on when no copy is in flight, and survived by the compressor.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,7 +42,7 @@ fn panic_of_progress(trial: &mut Trial) -> Option<Box<dyn Any + Send>> {
     ended.err()
 }
 
-/// After a panic: no copy is under way, nothing was freed under one, and the device goes on with all of its slots.
+/// After a panic: no copy is in flight, nothing was freed under one, and the device goes on with all of its slots.
 fn assert_survived(mut trial: Trial, what: &str) {
     let seen = trial.fake.seen();
     assert_eq!((trial.fake.pending(), seen.slots), (0, SHAPE.slots), "{what}");

@@ -221,7 +221,7 @@ fn pages_that_another_device_may_still_use_do_not_count_against_this_one() {
         swap_memory(&mut hung, &mut other);
         for batches in 1..=4 {
             match other.run() {
-                // Bytes that the GPU only reads are within reach.
+                // Bytes that the GPU only reads are accessible.
                 Ok(done) => assert_eq!((form.compresses(), done.by_cpu), (true, SHAPE.pages), "{form:?}"),
                 Err(Error::Gpu(why)) => {
                     assert!(!form.compresses(), "{form:?}");

@@ -30,7 +30,14 @@ fn concurrent_kernels(resident_warps: u32, slot_pages: usize) -> NonZeroUsize {
     NonZeroUsize::new(to_fill_twice.clamp(2, 4)).expect("at least 2")
 }
 
-/// A GPU.
+/// A GPU: the device that a [`GpuBatchCompressor`](crate::gpu::GpuBatchCompressor) has unless another is named.
+///
+/// ```
+/// use trueno_zram_core::gpu::{Cuda, GpuBatchCompressor};
+/// fn needs_a_gpu(compressor: &GpuBatchCompressor<Cuda>) -> trueno_zram_core::Result<()> {
+///     compressor.device_pages(100).map(drop) // memory on the device
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Cuda {
     context: GpuContext,
@@ -272,7 +279,7 @@ impl PinnedMemory for PinnedBuffer {
     }
 
     fn settle(&mut self, time_limit: Duration) -> GpuResult<()> {
-        // If the copies can be neither waited for nor known to have stopped, the bytes stay out of reach.
+        // If the copies can be neither waited for nor known to have stopped, the bytes stay inaccessible.
         let settled = self.wait_for(time_limit);
         if settled.is_err() && self.context().has_stopped() {
             // SAFETY: a kernel's failure was reported, and with it the driver has stopped the context's copies.

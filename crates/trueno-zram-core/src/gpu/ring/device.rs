@@ -82,6 +82,15 @@ pub trait RingDevice: fmt::Debug + Send + 'static {
 
 /// A device that batches and streams run on: a GPU ([`Cuda`](super::cuda::Cuda)), or the interpreter in its place
 /// ([`Interpreter`](super::interpreter::Interpreter)). The trait is sealed.
+///
+/// ```
+/// use trueno_zram_core::gpu::{BatchDevice, GpuBatchCompressor};
+///
+/// /// Works for compressors on GPUs and for interpreted ones.
+/// fn pages_on_cpu<D: BatchDevice>(compressor: &GpuBatchCompressor<D>) -> u64 {
+///     compressor.stats().fallback.pages
+/// }
+/// ```
 pub trait BatchDevice: RingDevice {}
 
 impl<D: RingDevice> BatchDevice for D {}
@@ -105,7 +114,7 @@ pub trait PinnedMemory: fmt::Debug + Send + 'static {
     fn bytes(&self) -> GpuResult<&[u8]>;
     /// The bytes, once nothing reads or writes them.
     fn bytes_mut(&mut self) -> GpuResult<&mut [u8]>;
-    /// Waits until no copy is in progress. If that succeeds, the bytes stay within reach, whatever happens to the device.
+    /// Waits until no copy is in flight. If that succeeds, the bytes stay accessible, whatever happens to the device.
     fn settle(&mut self, time_limit: Duration) -> GpuResult<()>;
 }
 

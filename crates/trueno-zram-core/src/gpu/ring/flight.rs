@@ -66,7 +66,7 @@ impl<'a, D: RingDevice> Flight<'a, D> {
         self.slots.front_mut().filter(|slot| slot.state() == SlotState::Complete)
     }
 
-    /// Takes the oldest slot of a stream out, if it is complete, with its result checked and within reach.
+    /// Takes the oldest slot of a stream out, if it is complete, with its result checked and accessible.
     pub(crate) fn pop_checked(&mut self) -> GpuResult<Option<RingSlot<D>>> {
         let Some(slot) = self.slots.front_mut().filter(|slot| slot.state() == SlotState::Complete) else {
             return Ok(None);

@@ -16,6 +16,14 @@ use crate::gpu::pinned::HostCaching;
 /// The kernels' interpreter, which checks every memory access. It is four orders of magnitude slower than a GPU.
 ///
 /// All work is done at once, so every mark is reached as soon as it is set.
+///
+/// ```
+/// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, Interpreter};
+/// let compressor: GpuBatchCompressor<Interpreter> =
+///     GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
+/// assert!(compressor.uses_device());
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Interpreter {
     compress: CompressKernel,

@@ -7,13 +7,14 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 /// The time to sleep between two polls after that.
 const SLEEP: Duration = Duration::from_micros(20);
 
-/// Waits between two looks at the slots.
+/// Waits between two polls of the slots.
 #[derive(Default)]
 pub(crate) struct Pause {
     quiet_since: Option<Instant>,
 }
 
 impl Pause {
+    /// Spins, or sleeps if nothing has moved for a while. Does neither if something has `moved`.
     pub(crate) fn after(&mut self, moved: bool) {
         if moved {
             self.quiet_since = None;

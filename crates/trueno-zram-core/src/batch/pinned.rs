@@ -1,4 +1,4 @@
-//! Batches in page-locked memory, which the GPU reads and writes by itself.
+//! Batches in page-locked memory, which the GPU reads and writes directly.
 
 use std::time::Instant;
 
@@ -217,7 +217,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     /// Lets this device use page-locked memory of another device. Returns `false` if it cannot: then the CPU does the batch.
     /// That is counted, but not as a failure of this device: another one may still be using the memory.
     pub(super) fn adopt<const N: usize>(&mut self, memory: [&mut D::Pinned; N]) -> bool {
-        // Of a device that is lost the run says so, and it is not used again.
+        // The call itself reports a device that is lost.
         let device = self.ring.as_ref().map(|ring| &ring.device).filter(|device| device.loss().is_none());
         let adopted = device.map(|device| memory.into_iter().try_for_each(|memory| device.adopt(memory)));
         let Some(Err(error)) = adopted else { return true };

@@ -78,7 +78,7 @@ pub(crate) fn decompress(
         pages: count,
     };
     let time = timed(&context, stream, time_limit, |start| {
-        // Pages count as restored only if the kernel says so.
+        // A page counts as restored only if the kernel writes its status.
         stream.fill(&pages.status, 0..packed.len * STATUS_BYTES, 0xff)?;
         // SAFETY: four different buffers. Safe code only reads those of `packed` while it is borrowed, and nothing else
         // uses those of `pages`. `timed` returns when the kernel is done, or gives the context up.

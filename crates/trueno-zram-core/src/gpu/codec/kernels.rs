@@ -118,7 +118,7 @@ impl CompressKernel {
         }
     }
 
-    /// The bytes of scratch memory for a grid of `blocks`.
+    /// Returns the bytes of scratch memory for a grid of `blocks`.
     pub(crate) fn scratch_bytes(&self, blocks: u32) -> u64 {
         match self {
             Self::Lz4(kernel) => kernel.scratch_bytes(blocks),

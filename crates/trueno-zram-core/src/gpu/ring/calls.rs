@@ -18,7 +18,7 @@ use crate::progress::Progress;
 pub(crate) enum PagesFrom<'a, D: RingDevice> {
     /// In any memory: workers copy them to page-locked memory first.
     Memory(&'a [Page]),
-    /// The device reads them by itself.
+    /// In page-locked memory: the device reads them directly.
     Pinned(&'a mut PinnedPages<D::Pinned>),
 }
 
@@ -42,7 +42,7 @@ impl<D: RingDevice> PagesFrom<'_, D> {
 pub(crate) enum PackedFrom<'a, D: RingDevice> {
     /// In any memory: workers copy them to page-locked memory first.
     Memory(CompressedPages<'a>),
-    /// The device reads them by itself.
+    /// In page-locked memory: the device reads them directly.
     Pinned(&'a mut PinnedBatch<D::Pinned>),
 }
 
@@ -87,7 +87,7 @@ impl<D: RingDevice> Ring<D> {
     }
 
     /// Compresses pages in page-locked memory to page-locked memory with room for as many: the device reads and writes both
-    /// by itself.
+    /// directly.
     pub(crate) fn compress_all_pinned(
         &mut self,
         pool: &ThreadPool,

@@ -55,7 +55,7 @@ pub(crate) struct UnrestoredPage {
 pub(crate) enum UnrestoredReason {
     /// The kernel does not decode its kind, or the form of its frame. The CPU may.
     Unsupported,
-    /// The kernel says that it is corrupt, or nothing that makes sense.
+    /// The kernel reports that the page is corrupt, or its status is not a known one.
     Corrupt,
 }
 
@@ -69,7 +69,7 @@ impl UnrestoredReason {
         }
     }
 
-    /// The same for a page of a known kind.
+    /// Returns the reason for a page of a known kind. In place of one that it does not read, the kernel got a same-filled page.
     pub(crate) fn of(kind: PageKind, format: PageFormat, code: [u8; STATUS_BYTES]) -> Option<Self> {
         if format.reads(kind) { Self::of_status(code) } else { Some(Self::Unsupported) }
     }

@@ -87,12 +87,12 @@ impl Cuda {
         &self.context
     }
 
-    /// The stream and the kernel for pages that are on the device already.
+    /// Returns the stream and the kernel for pages that are on the device already.
     pub(crate) fn compressor(&mut self) -> (&CudaStream, &mut PageCompressor) {
         (&self.compute[0], &mut self.compressor)
     }
 
-    /// The stream and the kernel for packed pages that are on the device already.
+    /// Returns the stream and the kernel for packed pages that are on the device already.
     pub(crate) fn decompressor(&mut self) -> GpuResult<(&CudaStream, &mut PageDecompressor)> {
         self.ensure_decompressor()?;
         let decompressor = self.decompressor.as_mut().expect("made just now");
@@ -229,7 +229,7 @@ impl RingDevice for Cuda {
         let (stream, decompressor) = (&self.compute[slot.compute], self.decompressor.as_mut().expect("made just now"));
         let [output, packed, index, status] = &slot.buffers;
         stream.wait_for_event(slot.event(Mark::H2dEnd))?;
-        // No page counts as restored unless the kernel says so.
+        // A page counts as restored only if the kernel writes its status.
         stream.fill(status, 0..pages as usize * STATUS_BYTES, 0xff)?;
         let packed_bytes = packed_bytes as u64;
         let buffers = DecompressBuffers { packed, packed_bytes, index, output, status, pages };

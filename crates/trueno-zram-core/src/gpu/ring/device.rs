@@ -13,9 +13,9 @@ use crate::page::PAGE_SIZE;
 
 /// A device that pages can be sent through.
 ///
-/// Calls that copy or launch return at once: what they queue runs later, in the order of its [`DeviceQueue`]. A [`Mark`] says how
+/// Calls that copy or launch return at once: what they queue runs later, in the order of its [`DeviceQueue`]. A [`Mark`] shows how
 /// far a queue has come. There are three implementations: a GPU ([`Cuda`](super::cuda::Cuda)), the interpreter
-/// ([`Interpreter`](super::interpreter::Interpreter)), and, in tests, a device that fails and delays at will.
+/// ([`Interpreter`](super::interpreter::Interpreter)), and, in tests, a device that fails and delays on demand.
 pub trait RingDevice: fmt::Debug + Send + 'static {
     /// The short name of compressors on such a device.
     const NAME: &'static str;
@@ -31,14 +31,14 @@ pub trait RingDevice: fmt::Debug + Send + 'static {
 
     /// Returns the allocator of the device's memory.
     fn allocator(&self) -> Self::Allocator;
-    /// The format of its kernels.
+    /// Returns the format of the device's kernels.
     fn format(&self) -> PageFormat;
     /// Returns `true` if the device hangs, given how long a slot has been in one state.
     fn hangs(&self, waiting: Duration, time_limit: Duration) -> bool {
         waiting > time_limit
     }
-    /// Makes host memory usable here that another device of the kind may have allocated. Refused while that device may still
-    /// copy from or to it.
+    /// Prepares host memory that another device of the same kind may have allocated. Fails while that device may still copy
+    /// from or to it.
     fn adopt(&self, memory: &mut Self::Pinned) -> GpuResult<()>;
     /// Queues a copy of `part` of host memory to a device buffer, from byte `at` on.
     fn upload(
@@ -69,14 +69,14 @@ pub trait RingDevice: fmt::Debug + Send + 'static {
     fn mark(&self, slot: &mut Self::Slot, mark: Mark) -> GpuResult<()>;
     /// Returns `true` if a mark is reached, or was never queued.
     fn is_reached(&self, slot: &Self::Slot, mark: Mark) -> GpuResult<bool>;
-    /// The device's time between two marks that are reached.
+    /// Returns the device's time between two marks that are reached.
     fn elapsed(&self, slot: &Self::Slot, from: Mark, to: Mark) -> GpuResult<Duration>;
 
     /// Waits until all queued work has run.
     fn drain(&self, time_limit: Duration) -> GpuResult<()>;
     /// Ends the use of the device for good. What it still does cannot be waited for.
     fn give_up(&self, reason: &str);
-    /// The reason why the device cannot be used any more, if there is one.
+    /// Returns the reason why the device cannot be used any more, if there is one.
     fn loss(&self) -> Option<String>;
 }
 
@@ -110,9 +110,9 @@ pub trait DeviceAllocator: Clone + fmt::Debug + Send + 'static {
 
 /// Page-locked host memory. The CPU sees it while no copy uses it.
 pub trait PinnedMemory: fmt::Debug + Send + 'static {
-    /// The bytes, once nothing writes them.
+    /// Returns the bytes, once nothing writes them.
     fn bytes(&self) -> GpuResult<&[u8]>;
-    /// The bytes, once nothing reads or writes them.
+    /// Returns the bytes, once nothing reads or writes them.
     fn bytes_mut(&mut self) -> GpuResult<&mut [u8]>;
     /// Waits until no copy is in flight. If that succeeds, the bytes stay accessible, whatever happens to the device.
     fn settle(&mut self, time_limit: Duration) -> GpuResult<()>;
@@ -135,7 +135,7 @@ impl SlotBuffer {
     /// All buffers of a slot, in order.
     pub const ALL: [Self; 4] = [Self::Pages, Self::Packed, Self::Index, Self::Status];
 
-    /// The bytes that it has for each page of the slot.
+    /// Returns the number of bytes that the buffer has for each page of the slot.
     #[must_use]
     pub fn bytes_per_page(self) -> usize {
         match self {
@@ -181,7 +181,7 @@ impl Mark {
     /// The number of marks.
     pub const COUNT: usize = 7;
 
-    /// The queue that reaches it.
+    /// Returns the queue that reaches the mark.
     #[must_use]
     pub fn queue(self) -> DeviceQueue {
         match self {

@@ -25,7 +25,7 @@ impl<'a, D: RingDevice> Flight<'a, D> {
         Self { slots: VecDeque::new(), transfer, time_limit }
     }
 
-    /// A flight of slots that the caller of a stream fills.
+    /// Creates a flight for slots that the caller of a stream fills.
     pub(crate) fn of_stream(direction: Direction, time_limit: Duration) -> Self {
         Self::new(SlotTransfer::of_stream(direction), time_limit)
     }
@@ -61,17 +61,16 @@ impl<'a, D: RingDevice> Flight<'a, D> {
         Ok(moved)
     }
 
-    /// The oldest slot, if it is complete.
+    /// Returns the oldest slot, if it is complete.
     pub(super) fn complete(&mut self) -> Option<&mut RingSlot<D>> {
         self.slots.front_mut().filter(|slot| slot.state() == SlotState::Complete)
     }
 
     /// Takes the oldest slot of a stream out, if it is complete, with its result checked and accessible.
     pub(crate) fn pop_checked(&mut self) -> GpuResult<Option<RingSlot<D>>> {
-        let Some(slot) = self.slots.front_mut().filter(|slot| slot.state() == SlotState::Complete) else {
-            return Ok(None);
-        };
-        match self.transfer.direction() {
+        let (direction, time_limit) = (self.transfer.direction(), self.time_limit);
+        let Some(slot) = self.complete() else { return Ok(None) };
+        match direction {
             Direction::Compress => drop(list_entries(slot)?),
             Direction::Decompress => {
                 let entries = std::mem::take(&mut slot.entries);
@@ -80,7 +79,7 @@ impl<'a, D: RingDevice> Flight<'a, D> {
                 listed?;
             }
         }
-        slot.settle(self.time_limit)?;
+        slot.settle(time_limit)?;
         slot.enter(SlotState::Free);
         Ok(self.slots.pop_front())
     }

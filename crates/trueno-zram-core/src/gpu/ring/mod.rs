@@ -86,7 +86,7 @@ pub(crate) struct CallOutcome {
 }
 
 impl CallOutcome {
-    /// Nothing was done.
+    /// Returns the result of a call that failed before any page was done.
     pub(crate) fn failed(error: GpuError) -> Self {
         Self { failure: Some(error), ..Self::default() }
     }

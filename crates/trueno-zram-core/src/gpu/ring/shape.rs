@@ -18,7 +18,7 @@ pub(crate) struct RingShape {
 }
 
 impl RingShape {
-    /// The ring that a configuration asks for.
+    /// Returns the dimensions that a configuration asks for.
     pub(crate) fn new(config: &GpuBatchConfig, time_limit: Duration) -> Self {
         let pages = |pages: usize| u32::try_from(pages).expect("checked against MAX_SLOT_PAGES");
         let slots = if config.async_dma { config.ring_buffer_slots } else { 1 };
@@ -26,7 +26,7 @@ impl RingShape {
         Self { slots, slot_pages: pages(config.batch_size), call_slot_pages, time_limit }
     }
 
-    /// The slots of streams: a third is filled, a third in flight, a third read.
+    /// Returns the number of slots of streams: a third is filled, a third in flight, a third read.
     pub(crate) fn stream_slots(&self) -> usize {
         self.slots.saturating_mul(3)
     }

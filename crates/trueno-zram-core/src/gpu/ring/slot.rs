@@ -34,7 +34,7 @@ pub(super) enum SlotState {
 }
 
 impl SlotState {
-    /// The state that follows.
+    /// Returns the state that follows.
     fn next(self) -> Self {
         match self {
             Self::Free => Self::H2DInProgress,
@@ -46,7 +46,7 @@ impl SlotState {
     }
 }
 
-/// One slot.
+/// One slot of the ring.
 #[derive(Debug)]
 pub(crate) struct RingSlot<D: RingDevice> {
     state: SlotState,
@@ -187,13 +187,13 @@ impl<D: RingDevice> RingSlot<D> {
         self.input.as_mut().expect("slots of streams have it")
     }
 
-    /// The device's result for the pages of a stream's slot.
+    /// Returns the device's result for the pages of a stream's slot.
     pub(super) fn output(&self) -> &[u8] {
         let output = self.output.as_ref().expect("slots of streams have it");
         output.bytes().expect("no copy of a slot in use is in progress")
     }
 
-    /// The compressed pages of a stream's slot, those of them that are left, and the restored pages.
+    /// Returns the compressed pages of a stream's slot, those of them that are left, and the restored pages.
     pub(super) fn restored_parts(&mut self) -> (&[u8], &[UnrestoredPage], &mut [Page]) {
         let input = self.input.as_ref().expect("slots of streams have it").bytes();
         let output = self.output.as_mut().expect("slots of streams have it").bytes_mut();

@@ -53,7 +53,7 @@ impl<'a, D: RingDevice> SlotTransfer<'a, D> {
         Self { direction, source, target, packed_end: 0 }
     }
 
-    /// A transfer of slots that the caller of a stream fills.
+    /// Creates a transfer for slots that the caller of a stream fills.
     pub(super) fn of_stream(direction: Direction) -> Self {
         Self::new(direction, TransferSource::Input, None)
     }
@@ -179,7 +179,7 @@ impl<'a, D: RingDevice> SlotTransfer<'a, D> {
     }
 }
 
-/// The offset of a piece in its device buffer. Pages follow each other. Packed pages start at a fixed place, which is known
+/// Returns the offset of a piece in its device buffer. Pages follow each other. Packed pages start at a fixed place, which is known
 /// before the other pieces are staged.
 fn place_on_device<D: RingDevice>(piece: &SlotPiece<D>, direction: Direction) -> usize {
     match direction {

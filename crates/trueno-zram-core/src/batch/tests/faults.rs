@@ -64,7 +64,7 @@ fn check(form: CallKind, shape: SampleShape, schedule: Schedule, at: usize, faul
             let (code, _) = fault.error().unwrap();
             assert_eq!(after_first.last_reason.as_ref().map(|why| why.contains(code)), Some(true), "{what}");
         }
-        InjectedFault::IllegalAddressTold | InjectedFault::Panic => unreachable!("not tried here"),
+        InjectedFault::IllegalAddressInWorker | InjectedFault::Panic => unreachable!("not tried here"),
     }
     let seen = trial.fake.seen();
     if matches!(fault, InjectedFault::OutOfMemory | InjectedFault::WrongIndex) {
@@ -201,7 +201,7 @@ fn a_failure_that_a_worker_saw_first_is_the_one_that_counts() {
         let shape = SampleShape { pages: 64, ..SHAPE };
         let mut trial = Trial::new(form, shape, Schedule::OneByOne, NO_HURRY);
         trial.run().unwrap();
-        trial.fake.arm_always(Call::Wait, InjectedFault::IllegalAddressTold);
+        trial.fake.arm_always(Call::Wait, InjectedFault::IllegalAddressInWorker);
         let done = trial.run().unwrap_or_else(|error| panic!("{form:?}: {error}"));
         assert!(done.by_cpu > 0, "{form:?}");
         let why = trial.compressor.stats().fallback.device_given_up.clone().unwrap();

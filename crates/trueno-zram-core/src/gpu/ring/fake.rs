@@ -1,7 +1,7 @@
-//! A device for tests: what it is asked to do runs later, in any order that a GPU might choose, and fails at will.
+//! A device for tests: queued work runs later, in any order that a GPU might choose, and fails on demand.
 //!
 //! Work is put into three queues and runs when the device is polled, as much of it as the [`Schedule`] says. Every call
-//! is counted, and may be told to fail ([`InjectedFault`]). The fake panics where the ring does what a GPU would punish with wrong
+//! is counted, and can be made to fail ([`InjectedFault`]). The fake panics where the ring does what a GPU would punish with wrong
 //! bytes: copies that race with a kernel or with each other, kernels without fresh input, memory freed under a copy.
 
 mod faults;
@@ -20,7 +20,7 @@ use std::time::Duration;
 use super::device::{DeviceAllocator, DeviceQueue, Mark, RingDevice, SlotBuffer};
 use crate::gpu::codec::PageFormat;
 use crate::gpu::error::{GpuError, GpuResult};
-use crate::gpu::pinned::HostCaching;
+use crate::gpu::pinned::{HostCaching, PendingAccess};
 pub(crate) use faults::{Call, InjectedFault};
 pub(crate) use host::FakePinned;
 use host::Host;
@@ -28,7 +28,7 @@ use kernels::DeviceSlot;
 use queues::{QueuedOperation, QueuedWork};
 pub(crate) use schedule::Schedule;
 
-/// The device. A clone is the same device: tests keep one to look at.
+/// The device. A clone is the same device: tests keep one to inspect.
 #[derive(Clone, Debug)]
 pub(crate) struct FakeDevice {
     state: Shared,
@@ -80,13 +80,13 @@ struct FakeState {
     stopped: bool,
     /// A call of the device, not of page-locked memory, has said so.
     loss_is_known: bool,
-    others: Option<Others>,
+    foreign_kernel: Option<ForeignKernel>,
     seen: Observations,
 }
 
 /// A kernel launched by another user of the context: memory is freed when it ends.
 #[derive(Clone, Debug)]
-struct Others {
+struct ForeignKernel {
     /// Held by the kernel.
     kernel: Arc<RwLock<()>>,
     /// The thread that must not wait for it.
@@ -136,10 +136,10 @@ impl FakeDevice {
         lock(&self.state).seen.clone()
     }
 
-    /// Lets memory be freed when no one holds `kernel` any more; not by this thread, which would wait for ever.
+    /// Makes freeing of memory wait until no one holds `kernel`. This thread must not free any, since it would wait forever.
     pub(crate) fn share_with(&self, kernel: &Arc<RwLock<()>>) {
         let caller = std::thread::current().id();
-        lock(&self.state).others = Some(Others { kernel: Arc::clone(kernel), caller });
+        lock(&self.state).foreign_kernel = Some(ForeignKernel { kernel: Arc::clone(kernel), caller });
     }
 
     /// Operations that were queued and have not run.
@@ -155,7 +155,7 @@ impl FakeState {
         self.next_id
     }
 
-    /// The ring did what it must not. In a thread that panics already, a second panic would end the process.
+    /// Reports a misuse by the ring. In a thread that panics already, a second panic would end the process.
     fn misuse(&mut self, what: String) {
         self.seen.misuses.push(what.clone());
         assert!(std::thread::panicking(), "the ring misuses the device: {what}");
@@ -256,7 +256,7 @@ impl RingDevice for FakeDevice {
         state.enter(Call::Upload)?;
         from.check_is_of(&self.state)?;
         state.check_part(from.id(), &part, slot, to, at)?;
-        from.lend(&mut state, host::PendingCopies::Reads);
+        from.lend(&mut state, PendingAccess::Reads);
         state.queue(DeviceQueue::H2d, slot, QueuedWork::Upload { to, at, host: from.id(), part });
         Ok(())
     }
@@ -273,7 +273,7 @@ impl RingDevice for FakeDevice {
         state.enter(Call::Download)?;
         to.check_is_of(&self.state)?;
         state.check_part(to.id(), &part, slot, from, 0)?;
-        to.lend(&mut state, host::PendingCopies::Writes);
+        to.lend(&mut state, PendingAccess::Writes);
         state.queue(queue, slot, QueuedWork::Download { from, at: 0, host: to.id(), part });
         Ok(())
     }
@@ -281,16 +281,16 @@ impl RingDevice for FakeDevice {
     fn compress(&mut self, slot: &mut FakeSlot, pages: u32) -> GpuResult<()> {
         let mut state = lock(&self.state);
         let fault = state.enter(Call::Compress)?;
-        let lie = fault.filter(|fault| *fault == InjectedFault::WrongIndex).map(|_| state.faults.next_lie());
-        state.queue_kernel(slot, QueuedWork::Compress { pages: pages as usize, lie });
+        let damage = fault.filter(|fault| *fault == InjectedFault::WrongIndex).map(|_| state.faults.next_damage());
+        state.queue_kernel(slot, QueuedWork::Compress { pages: pages as usize, damage });
         Ok(())
     }
 
     fn decompress(&mut self, slot: &mut FakeSlot, packed_bytes: usize, pages: u32) -> GpuResult<()> {
         let mut state = lock(&self.state);
         let fault = state.enter(Call::Decompress)?;
-        let lie = fault == Some(InjectedFault::WrongIndex);
-        state.queue_kernel(slot, QueuedWork::Decompress { packed_bytes, pages: pages as usize, lie });
+        let wrong_status = fault == Some(InjectedFault::WrongIndex);
+        state.queue_kernel(slot, QueuedWork::Decompress { packed_bytes, pages: pages as usize, wrong_status });
         Ok(())
     }
 
@@ -309,12 +309,12 @@ impl RingDevice for FakeDevice {
     fn is_reached(&self, slot: &FakeSlot, mark: Mark) -> GpuResult<bool> {
         let mut state = lock(&self.state);
         state.poll();
-        if state.is_failing() || state.slot(slot).marks[mark as usize].is_reached() {
+        if !state.is_working() || state.slot(slot).marks[mark as usize].is_reached() {
             state.enter(Call::IsReached)?;
             return Ok(true);
         }
-        // As many of these are made as there is time for: they are not counted. Who asks again at once would keep the
-        // lock from the workers.
+        // The number of these polls depends on timing, so they are not counted. Polling again at once would keep the lock
+        // from the workers.
         drop(state);
         std::thread::yield_now();
         Ok(false)
@@ -352,25 +352,25 @@ impl RingDevice for FakeDevice {
 }
 
 /// Freeing memory waits for kernels launched by other users of the context, unless the device was given up: then it leaks.
-fn wait_for_others(shared: &Shared) {
+fn wait_for_foreign_kernel(shared: &Shared) {
     let mut state = lock(shared);
-    let Some(others) = state.others.clone().filter(|_| state.lives()) else { return };
-    if others.caller == std::thread::current().id() {
+    let Some(foreign_kernel) = state.foreign_kernel.clone().filter(|_| state.is_working()) else { return };
+    if foreign_kernel.caller == std::thread::current().id() {
         state.misuse("freeing waits for ever for a kernel of another user of the context".to_owned());
         return;
     }
     drop(state);
     // Ignore a failed test's lock.
-    drop(others.kernel.read());
+    drop(foreign_kernel.kernel.read());
 }
 
 impl Drop for FakeSlot {
     fn drop(&mut self) {
-        wait_for_others(&self.state);
+        wait_for_foreign_kernel(&self.state);
         let mut state = lock(&self.state);
         state.seen.slots -= 1;
         state.slots.remove(&self.id);
-        if state.lives() && state.queues.iter().flatten().any(|operation| operation.slot == self.id) {
+        if state.is_working() && state.queues.iter().flatten().any(|operation| operation.slot == self.id) {
             state.misuse(format!("slot {} is freed while it has work queued", self.id));
         }
     }

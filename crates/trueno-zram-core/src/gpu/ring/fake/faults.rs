@@ -22,7 +22,7 @@ pub(crate) enum Call {
     Drain,
     /// Page-locked memory waits for its copies.
     Wait,
-    /// The same, with a time limit, after a failure.
+    /// Page-locked memory waits for its copies, with a time limit, after a failure.
     Settle,
 }
 
@@ -59,24 +59,24 @@ pub(crate) enum InjectedFault {
     IllegalAddress,
     LaunchFailed,
     DeviceLost,
-    /// The call itself goes through; the next one reports it.
+    /// The call itself succeeds; the next one reports the fault.
     IllegalAddressLater,
-    /// As `IllegalAddress`, to workers alone; and the thread that drives the ring sees the loss first.
-    IllegalAddressTold,
-    /// The call goes through; after it no queue runs anything any more.
+    /// Like `IllegalAddress`, but only calls of workers fail. The thread that drives the ring sees the loss first.
+    IllegalAddressInWorker,
+    /// The call succeeds; after it, no queue runs anything any more.
     Hang,
-    /// A kernel's index, or status, lies. Other calls go through.
+    /// A kernel's index or status is wrong. Other calls succeed.
     WrongIndex,
     /// The thread that made the call panics.
     Panic,
 }
 
 impl InjectedFault {
-    /// The CUDA error that it shows as.
+    /// Returns the CUDA error that it is reported as.
     pub(crate) fn error(self) -> Option<(&'static str, u32)> {
         match self {
             Self::OutOfMemory => Some(("CUDA_ERROR_OUT_OF_MEMORY", 2)),
-            Self::IllegalAddress | Self::IllegalAddressLater | Self::IllegalAddressTold => {
+            Self::IllegalAddress | Self::IllegalAddressLater | Self::IllegalAddressInWorker => {
                 Some(("CUDA_ERROR_ILLEGAL_ADDRESS", 700))
             }
             Self::LaunchFailed => Some(("CUDA_ERROR_LAUNCH_FAILED", 719)),
@@ -86,9 +86,9 @@ impl InjectedFault {
     }
 }
 
-/// A way for an index to lie.
+/// A way for an index to be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lie {
+pub(super) enum IndexDamage {
     /// The last page ends past the buffer.
     EndsOutside,
     /// The last entry is not complete.
@@ -112,7 +112,7 @@ pub(super) struct FaultPlan {
     fired: Vec<(Call, InjectedFault)>,
     /// To be reported by the next call.
     later: Option<InjectedFault>,
-    lies: usize,
+    damages: usize,
 }
 
 impl FaultPlan {
@@ -138,21 +138,27 @@ impl FaultPlan {
         &self.fired
     }
 
-    /// Each time another.
-    pub(super) fn next_lie(&mut self) -> Lie {
-        const ALL: [Lie; 5] = [Lie::EndsOutside, Lie::NotPlaced, Lie::StartsLate, Lie::NoSuchKind, Lie::NoSuchLength];
-        self.lies += 1;
-        // The calls made before count too, so that new devices vary the lie.
-        ALL[(self.lies + self.calls.len()) % ALL.len()]
+    /// Returns another one at each call.
+    pub(super) fn next_damage(&mut self) -> IndexDamage {
+        const ALL: [IndexDamage; 5] = [
+            IndexDamage::EndsOutside,
+            IndexDamage::NotPlaced,
+            IndexDamage::StartsLate,
+            IndexDamage::NoSuchKind,
+            IndexDamage::NoSuchLength,
+        ];
+        self.damages += 1;
+        // The calls made before count too, so that new devices vary it.
+        ALL[(self.damages + self.calls.len()) % ALL.len()]
     }
 
-    /// Counts a call; the fault that is meant for it.
+    /// Counts a call. Returns the fault that is meant for it.
     fn count(&mut self, call: Call) -> Option<InjectedFault> {
         let number = self.calls.len();
         self.calls.push(call);
         let is_worker = rayon::current_thread_index().is_some();
         let is_meant = |(kind, fault): &(Call, InjectedFault)| {
-            *kind == call && (is_worker || *fault != InjectedFault::IllegalAddressTold)
+            *kind == call && (is_worker || *fault != InjectedFault::IllegalAddressInWorker)
         };
         let always = self.always.filter(is_meant).map(|(_, fault)| fault);
         let of_worker = if is_worker { self.of_worker(call) } else { None };
@@ -161,7 +167,7 @@ impl FaultPlan {
         Some(fault)
     }
 
-    /// The fault that is meant for a worker, if this is the call.
+    /// Returns the fault that is meant for a worker, if this is the call.
     fn of_worker(&mut self, call: Call) -> Option<InjectedFault> {
         let (_, earlier, fault) = self.of_worker.as_mut().filter(|(kind, _, _)| *kind == call)?;
         let fault = *fault;
@@ -175,16 +181,11 @@ impl FaultPlan {
 
 impl FakeState {
     /// Returns `true` while queued work can run.
-    pub(super) fn lives(&self) -> bool {
+    pub(super) fn is_working(&self) -> bool {
         self.lost.is_none() && self.faults.later.is_none()
     }
 
-    /// Returns `true` if the next call will report a failure.
-    pub(super) fn is_failing(&self) -> bool {
-        !self.lives()
-    }
-
-    /// Starts a call: its failure, or a fault that it goes through with.
+    /// Starts a call. Returns its failure, or a fault with which it succeeds.
     pub(super) fn enter(&mut self, call: Call) -> GpuResult<Option<InjectedFault>> {
         if let Some(reason) = self.lost.clone() {
             if self.loss_is_known && call.is_of_device() {
@@ -208,8 +209,8 @@ impl FakeState {
     }
 
     /// Returns `true` if the thread that drives the ring has not seen the failure yet.
-    pub(super) fn is_to_be_told(&self) -> bool {
-        !self.loss_is_known && matches!(self.faults.fired.last(), Some((_, InjectedFault::IllegalAddressTold)))
+    pub(super) fn driver_is_unaware(&self) -> bool {
+        !self.loss_is_known && matches!(self.faults.fired.last(), Some((_, InjectedFault::IllegalAddressInWorker)))
     }
 
     fn fail(&mut self, call: Call, fault: InjectedFault) -> GpuError {

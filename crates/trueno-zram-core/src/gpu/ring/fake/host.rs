@@ -1,14 +1,14 @@
 //! Page-locked memory of the fake: with its owner, or lent to the copies that are queued.
 //!
-//! Bytes that a queued copy will write cannot be seen, and those that one will read cannot be changed: as with a GPU,
-//! whoever wants to waits for the copy.
+//! As with a GPU, bytes that a queued copy writes cannot be read before it is done, and bytes that one reads cannot be changed.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::faults::Call;
-use super::{FakeState, Shared, lock, wait_for_others};
+use super::{FakeState, Shared, lock, wait_for_foreign_kernel};
 use crate::gpu::error::{GpuError, GpuResult};
+use crate::gpu::pinned::PendingAccess;
 use crate::gpu::ring::device::PinnedMemory;
 
 /// The owner's handle.
@@ -27,20 +27,12 @@ pub(super) struct Host {
     /// `None` while the owner has it alone.
     data: Option<Arc<Vec<u8>>>,
     /// The strongest access by pending copies, whether they have run or not.
-    in_flight: PendingCopies,
-}
-
-/// The access of a copy to host memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum PendingCopies {
-    Nothing,
-    Reads,
-    Writes,
+    in_flight: PendingAccess,
 }
 
 impl Host {
     pub(super) fn new(len_bytes: usize) -> Self {
-        Self { len_bytes, data: Some(Arc::new(vec![0; len_bytes])), in_flight: PendingCopies::Nothing }
+        Self { len_bytes, data: Some(Arc::new(vec![0; len_bytes])), in_flight: PendingAccess::Nothing }
     }
 
     pub(super) fn len_bytes(&self) -> usize {
@@ -77,7 +69,7 @@ impl FakePinned {
             return Ok(());
         }
         let mut before = lock(&self.shared);
-        if before.host(self.id).in_flight != PendingCopies::Nothing {
+        if before.host(self.id).in_flight != PendingAccess::Nothing {
             before.wait(self.id, Call::Settle)?;
         }
         let mut state = lock(by);
@@ -93,20 +85,30 @@ impl FakePinned {
     }
 
     /// Gives the bytes to a copy.
-    pub(super) fn lend(&mut self, state: &mut FakeState, copy: PendingCopies) {
+    pub(super) fn lend(&mut self, state: &mut FakeState, copy: PendingAccess) {
         let seen = self.seen.take();
         let host = state.host(self.id);
         host.data = host.data.take().or(seen);
         host.in_flight = host.in_flight.max(copy);
     }
-}
 
-impl FakePinned {
-    /// After a failure that is to be seen by the thread that drives the ring before this one goes on. Should that thread
-    /// have nothing to ask, it is not waited for.
-    fn let_others_be_told(&self) {
+    /// Locks the device once no pending copy has more than the `allowed` access.
+    fn lock_when(&self, allowed: PendingAccess) -> GpuResult<MutexGuard<'_, FakeState>> {
+        let mut state = lock(&self.shared);
+        if state.host(self.id).in_flight > allowed {
+            let waited = state.wait(self.id, Call::Wait);
+            drop(state);
+            waited.inspect_err(|_| self.wait_for_driver())?;
+            state = lock(&self.shared);
+        }
+        Ok(state)
+    }
+
+    /// Waits, after some failures, until the thread that drives the ring has seen the failure, too. The wait is short, since that
+    /// thread may make no call.
+    fn wait_for_driver(&self) {
         let start = Instant::now();
-        while lock(&self.shared).is_to_be_told() && start.elapsed() < Duration::from_millis(50) {
+        while lock(&self.shared).driver_is_unaware() && start.elapsed() < Duration::from_millis(50) {
             std::thread::yield_now();
         }
     }
@@ -121,7 +123,7 @@ impl FakeState {
     fn wait(&mut self, id: usize, call: Call) -> GpuResult<()> {
         self.run_all(|state| !state.has_copies(id));
         self.enter(call)?;
-        if self.has_copies(id) && self.lives() {
+        if self.has_copies(id) && self.is_working() {
             if call == Call::Settle {
                 return Err(GpuError::TimedOut { timeout_ms: 0 });
             }
@@ -133,27 +135,18 @@ impl FakeState {
 
 impl PinnedMemory for FakePinned {
     fn bytes(&self) -> GpuResult<&[u8]> {
-        let mut state = lock(&self.shared);
-        if state.host(self.id).in_flight == PendingCopies::Writes {
-            let waited = state.wait(self.id, Call::Wait);
-            drop(state);
-            waited.inspect_err(|_| self.let_others_be_told())?;
-            state = lock(&self.shared);
-        }
+        let mut state = self.lock_when(PendingAccess::Reads)?;
         let host = state.host(self.id);
         Ok(self.seen.get_or_init(|| Arc::clone(host.data_mut())))
     }
 
     fn bytes_mut(&mut self) -> GpuResult<&mut [u8]> {
-        let mut state = lock(&self.shared);
-        if state.host(self.id).in_flight != PendingCopies::Nothing {
-            let waited = state.wait(self.id, Call::Wait);
-            drop(state);
-            waited.inspect_err(|_| self.let_others_be_told())?;
-            state = lock(&self.shared);
-        }
+        // The handle is written below, so the lock is taken on a clone.
+        let shared = Arc::clone(&self.shared);
+        drop(self.lock_when(PendingAccess::Nothing)?);
+        let mut state = lock(&shared);
         let host = state.host(self.id);
-        host.in_flight = PendingCopies::Nothing;
+        host.in_flight = PendingAccess::Nothing;
         let seen = self.seen.take();
         let alone = host.data.take().or(seen).expect("the bytes are on one side or the other");
         drop(state);
@@ -163,7 +156,7 @@ impl PinnedMemory for FakePinned {
 
     fn settle(&mut self, _time_limit: Duration) -> GpuResult<()> {
         let mut state = lock(&self.shared);
-        if state.host(self.id).in_flight == PendingCopies::Nothing {
+        if state.host(self.id).in_flight == PendingAccess::Nothing {
             return Ok(());
         }
         let settled = state.wait(self.id, Call::Settle);
@@ -173,7 +166,7 @@ impl PinnedMemory for FakePinned {
             for queue in &mut state.queues {
                 queue.retain(|operation| operation.work.host().is_none_or(|(host, _, _)| host != id));
             }
-            state.host(id).in_flight = PendingCopies::Nothing;
+            state.host(id).in_flight = PendingAccess::Nothing;
         }
         settled
     }
@@ -181,10 +174,10 @@ impl PinnedMemory for FakePinned {
 
 impl Drop for FakePinned {
     fn drop(&mut self) {
-        wait_for_others(&self.shared);
+        wait_for_foreign_kernel(&self.shared);
         let mut state = lock(&self.shared);
         state.seen.pinned -= 1;
-        if state.lives() && state.has_copies(self.id) {
+        if state.is_working() && state.has_copies(self.id) {
             let id = self.id;
             state.misuse(format!("host memory {id} is freed while a copy of it is queued"));
         }

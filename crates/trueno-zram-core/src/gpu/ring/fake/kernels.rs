@@ -5,18 +5,17 @@ use std::ops::Range;
 use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry, PageKind, PageStatus};
 use trueno_test_kernels::zstd_restore;
 
-use super::faults::Lie;
+use super::faults::IndexDamage;
 use crate::algorithm::Algorithm;
 use crate::cpu::PageCodec;
 use crate::fill_page;
-use crate::gpu::codec::PageFormat;
+use crate::gpu::codec::{PageFormat, STATUS_BYTES};
 use crate::gpu::ring::device::{Mark, SlotBuffer};
 use crate::lz4::decode_simple;
 use crate::page::{PAGE_SIZE, Page};
 
 /// The content of device memory that was never written.
 const NEVER_WRITTEN: u8 = 0xd5;
-const STATUS_BYTES: usize = size_of::<u32>();
 
 /// A slot's device memory, and how far its marks are.
 #[derive(Debug)]
@@ -35,7 +34,7 @@ pub(super) struct DeviceSlot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     Known(usize),
-    /// The kernel lied about it: who believes it may take any bytes.
+    /// The kernel's index is wrong: readers of it may copy any bytes.
     Anything,
 }
 
@@ -43,9 +42,9 @@ pub(super) enum Reach {
 pub(super) struct MarkState {
     /// The tick at which it was last queued.
     pub(super) queued: u64,
-    /// The same of the newest that ran.
+    /// The tick at which the newest one that ran was queued.
     pub(super) reached_tick: u64,
-    /// When that ran.
+    /// The tick at which that one ran.
     pub(super) reached: u64,
 }
 
@@ -62,10 +61,9 @@ impl MarkState {
 
 impl DeviceSlot {
     pub(super) fn new(pages: usize, format: PageFormat) -> Self {
-        let bytes_per_page = [PAGE_SIZE, PAGE_SIZE, PackedEntry::BYTES, STATUS_BYTES];
         Self {
             format,
-            buffers: bytes_per_page.map(|bytes| vec![NEVER_WRITTEN; pages * bytes]),
+            buffers: SlotBuffer::ALL.map(|buffer| vec![NEVER_WRITTEN; pages * buffer.bytes_per_page()]),
             marks: [MarkState::default(); Mark::COUNT],
             fresh: Vec::new(),
             made: [Reach::Known(0); 4],
@@ -111,7 +109,7 @@ fn aligned(len_bytes: usize) -> usize {
 }
 
 /// Packs the pages of a slot. Returns a description of the misuse, if any.
-pub(super) fn compress(slot: &mut DeviceSlot, pages: usize, lie: Option<Lie>) -> Option<String> {
+pub(super) fn compress(slot: &mut DeviceSlot, pages: usize, damage: Option<IndexDamage>) -> Option<String> {
     let is_fresh = slot.is_fresh(SlotBuffer::Pages, 0..pages * PAGE_SIZE);
     slot.fresh.clear();
     let algorithm = match slot.format {
@@ -130,30 +128,35 @@ pub(super) fn compress(slot: &mut DeviceSlot, pages: usize, lie: Option<Lie>) ->
         end += aligned(bytes.len());
     }
     slot.made = [Reach::Known(0), Reach::Known(end), Reach::Known(pages * PackedEntry::BYTES), Reach::Known(0)];
-    if let Some(lie) = lie {
+    if let Some(damage) = damage {
         slot.made[SlotBuffer::Packed as usize] = Reach::Anything;
-        tell(slot, pages, lie);
+        damage_index(slot, pages, damage);
     }
     (!is_fresh || pages == 0).then(|| format!("{pages} pages are compressed that were not uploaded"))
 }
 
-fn tell(slot: &mut DeviceSlot, pages: usize, lie: Lie) {
+fn damage_index(slot: &mut DeviceSlot, pages: usize, damage: IndexDamage) {
     let (first, last) = (0, pages - 1);
-    match lie {
-        Lie::EndsOutside => slot.change_entry(last, |bits| bits | 0xffff_ffff),
-        Lie::NotPlaced => slot.change_entry(last, |bits| bits & !(1 << 63)),
-        Lie::StartsLate => slot.change_entry(first, |bits| bits + 1),
-        Lie::NoSuchKind => {
+    match damage {
+        IndexDamage::EndsOutside => slot.change_entry(last, |bits| bits | 0xffff_ffff),
+        IndexDamage::NotPlaced => slot.change_entry(last, |bits| bits & !(1 << 63)),
+        IndexDamage::StartsLate => slot.change_entry(first, |bits| bits + 1),
+        IndexDamage::NoSuchKind => {
             let foreign = if slot.format == PageFormat::Lz4 { PageKind::Zstd } else { PageKind::Lz4 };
             slot.change_entry(first, |bits| bits & !(3 << 45) | (foreign as u64) << 45);
         }
         // A block of 0 bytes, a word of 0, a page of 0.
-        Lie::NoSuchLength => slot.change_entry(first, |bits| bits & !(0x1fff << 32)),
+        IndexDamage::NoSuchLength => slot.change_entry(first, |bits| bits & !(0x1fff << 32)),
     }
 }
 
 /// Restores the pages of a slot. Returns a description of the misuse, if any. The places of refused pages are not written.
-pub(super) fn decompress(slot: &mut DeviceSlot, packed_bytes: usize, pages: usize, lie: bool) -> Option<String> {
+pub(super) fn decompress(
+    slot: &mut DeviceSlot,
+    packed_bytes: usize,
+    pages: usize,
+    wrong_status: bool,
+) -> Option<String> {
     let mut is_fresh = slot.is_fresh(SlotBuffer::Index, 0..pages * PackedEntry::BYTES);
     for number in 0..pages {
         let entry = PackedEntry::from_bits(u64::from_le_bytes(*slot.entry(number)));
@@ -171,7 +174,7 @@ pub(super) fn decompress(slot: &mut DeviceSlot, packed_bytes: usize, pages: usiz
         slot.buffer_mut(SlotBuffer::Status).as_chunks_mut().0[number] = (status as u32).to_le_bytes();
     }
     slot.fresh.clear();
-    if lie {
+    if wrong_status {
         slot.buffer_mut(SlotBuffer::Status).as_chunks_mut().0[pages - 1] = 77_u32.to_le_bytes();
     }
     let (pages_end, status_end) = (pages * PAGE_SIZE, pages * STATUS_BYTES);

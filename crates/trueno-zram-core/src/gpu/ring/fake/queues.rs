@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use trueno_gpu::kernels::packed::PackedEntry;
 
-use super::faults::Lie;
+use super::faults::IndexDamage;
 use super::kernels::{self, Reach};
 use super::{FakeSlot, FakeState};
-use crate::gpu::error::{GpuError, GpuResult};
+use crate::gpu::codec::STATUS_BYTES;
+use crate::gpu::error::GpuResult;
+use crate::gpu::memory::check_part;
 use crate::gpu::ring::device::{DeviceQueue, Mark, SlotBuffer};
 use crate::page::PAGE_SIZE;
 
-/// Something queued.
+/// An operation in a queue.
 #[derive(Clone, Debug)]
 pub(super) struct QueuedOperation {
     pub(super) slot: usize,
@@ -42,12 +44,12 @@ pub(super) enum QueuedWork {
     },
     Compress {
         pages: usize,
-        lie: Option<Lie>,
+        damage: Option<IndexDamage>,
     },
     Decompress {
         packed_bytes: usize,
         pages: usize,
-        lie: bool,
+        wrong_status: bool,
     },
 }
 
@@ -66,7 +68,7 @@ impl QueuedWork {
         matches!(self, Self::Compress { .. } | Self::Decompress { .. })
     }
 
-    /// The device memory that it touches.
+    /// Returns the device memory that it touches.
     fn touches(&self) -> Vec<Touch> {
         use MemoryAccess::{Read, Write};
         let index = |pages: usize| 0..pages * PackedEntry::BYTES;
@@ -83,12 +85,12 @@ impl QueuedWork {
                 (SlotBuffer::Packed, 0..*packed_bytes, Read),
                 (SlotBuffer::Index, index(*pages), Read),
                 (SlotBuffer::Pages, 0..pages * PAGE_SIZE, Write),
-                (SlotBuffer::Status, 0..pages * size_of::<u32>(), Write),
+                (SlotBuffer::Status, 0..pages * STATUS_BYTES, Write),
             ],
         }
     }
 
-    /// The host memory that it touches.
+    /// Returns the host memory that it touches.
     pub(super) fn host(&self) -> Option<(usize, &Range<usize>, MemoryAccess)> {
         match self {
             Self::Upload { host, part, .. } => Some((*host, part, MemoryAccess::Read)),
@@ -132,7 +134,7 @@ impl FakeState {
             .map(|(_, old)| format!("{:?} races with {:?} in slot {}", new.work, old.work, new.slot))
     }
 
-    /// Refuses copies that leave their ends.
+    /// Checks that a copy stays within its host memory and its device buffer.
     pub(super) fn check_part(
         &self,
         host: usize,
@@ -143,12 +145,8 @@ impl FakeState {
     ) -> GpuResult<()> {
         let host_len = self.hosts[&host].len_bytes();
         let device_len = self.slots[&slot.id].buffer(buffer).len();
-        for (offset, buffer_len_bytes) in [(part.start, host_len), (at, device_len)] {
-            if part.start > part.end || offset + part.len() > buffer_len_bytes {
-                return Err(GpuError::OutsideBuffer { offset, len_bytes: part.len(), buffer_len_bytes });
-            }
-        }
-        Ok(())
+        check_part(part.start, part.len(), host_len)?;
+        check_part(at, part.len(), device_len).map(drop)
     }
 
     /// Runs the first operation of a queue. Returns `false` if none could run.
@@ -156,9 +154,9 @@ impl FakeState {
         self.run_of_slot(queue, 0)
     }
 
-    /// The same, but of the slots with work in the compute queue, the one with this number comes first, or the last one.
+    /// Like `run_next`. Of the slots with work in the compute queue, the one with this number comes first, or the last one.
     pub(super) fn run_of_slot(&mut self, queue: DeviceQueue, number: usize) -> bool {
-        if self.is_failing() || self.hung[queue as usize] {
+        if !self.is_working() || self.hung[queue as usize] {
             return false;
         }
         let mut next = self.next_of_each_slot(queue);
@@ -194,7 +192,7 @@ impl FakeState {
         }
     }
 
-    /// Does it; what is wrong with it.
+    /// Runs an operation. Returns a description of the misuse, if any.
     fn execute(&mut self, operation: &QueuedOperation) -> Option<String> {
         let ticks = self.ticks;
         let slot = self.slots.get_mut(&operation.slot)?;
@@ -222,13 +220,13 @@ impl FakeState {
                     _ => None,
                 }
             }
-            QueuedWork::Compress { pages, lie } => {
+            QueuedWork::Compress { pages, damage } => {
                 self.seen.pages += pages;
-                kernels::compress(slot, *pages, *lie)
+                kernels::compress(slot, *pages, *damage)
             }
-            QueuedWork::Decompress { packed_bytes, pages, lie } => {
+            QueuedWork::Decompress { packed_bytes, pages, wrong_status } => {
                 self.seen.pages += pages;
-                kernels::decompress(slot, *packed_bytes, *pages, *lie)
+                kernels::decompress(slot, *packed_bytes, *pages, *wrong_status)
             }
         };
         misuse.map(|what| format!("{what} (slot {})", operation.slot))

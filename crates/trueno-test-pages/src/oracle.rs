@@ -6,9 +6,6 @@ use crate::{PAGE_SIZE, Page};
 
 pub use crate::c_lz4::{BLOCK_BOUND, CLz4, c_lz4_decompress};
 
-const PAGE_LEN: c_int = 4096;
-const BLOCK_BOUND_LEN: c_int = 4608;
-
 /// Compresses a page to a block with C lz4.
 #[must_use]
 pub fn c_lz4_compress(page: &Page) -> Vec<u8> {
@@ -24,10 +21,10 @@ pub fn c_lz4_compress(page: &Page) -> Vec<u8> {
 #[must_use]
 pub fn c_lz4_hc_compress(page: &Page, level: i32) -> Vec<u8> {
     let mut out = vec![0u8; BLOCK_BOUND];
+    let [page_len, bound] = [page.len(), out.len()].map(|len| c_int::try_from(len).expect("a few thousand bytes"));
     // SAFETY: source and destination have the lengths given, and do not overlap.
-    let len = unsafe {
-        lz4_sys::LZ4_compress_HC(page.as_ptr().cast(), out.as_mut_ptr().cast(), PAGE_LEN, BLOCK_BOUND_LEN, level)
-    };
+    let len =
+        unsafe { lz4_sys::LZ4_compress_HC(page.as_ptr().cast(), out.as_mut_ptr().cast(), page_len, bound, level) };
     out.truncate(usize::try_from(len).expect("the destination is large enough for any page"));
     out
 }

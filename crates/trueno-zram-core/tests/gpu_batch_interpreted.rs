@@ -213,20 +213,19 @@ fn damaged_blocks_give_the_cpus_errors_and_others_are_restored() {
 }
 
 #[test]
-fn rejects_unsupported_configurations_by_name() {
-    let refused = |config: GpuBatchConfig, word: &str| {
-        let made = GpuBatchCompressor::interpreted(config, &GpuOptions::default());
-        let Err(error) = made else { panic!("{word} must be rejected") };
-        assert!(matches!(error, Error::Unsupported { .. } | Error::Config { .. }), "{error}");
-        assert!(error.to_string().contains(word), "{error}");
-    };
+fn rejects_unsupported_configurations() {
+    let refused = |config| GpuBatchCompressor::interpreted(config, &GpuOptions::default()).map(drop).unwrap_err();
     let config = GpuBatchConfig::default;
-    refused(GpuBatchConfig { algorithm: Algorithm::Zstd { level: 10 }, ..config() }, "zstd:10: levels above 9");
-    refused(GpuBatchConfig { algorithm: Algorithm::None, ..config() }, "none");
-    refused(GpuBatchConfig { batch_size: 0, ..config() }, "batch_size is 0");
-    refused(GpuBatchConfig { batch_size: usize::MAX, ..config() }, "batch_size is 1844");
-    refused(GpuBatchConfig { ring_buffer_slots: usize::MAX, ..config() }, "ring_buffer_slots is 1844");
-    refused(GpuBatchConfig { ring_buffer_slots: 0, ..config() }, "ring_buffer_slots is 0");
+    for algorithm in [Algorithm::Zstd { level: 10 }, Algorithm::None] {
+        let error = refused(GpuBatchConfig { algorithm, ..config() });
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    }
+    for out_of_range in [0, usize::MAX] {
+        let error = refused(GpuBatchConfig { batch_size: out_of_range, ..config() });
+        assert!(matches!(error, Error::Config { field: "batch_size", .. }), "{error}");
+        let error = refused(GpuBatchConfig { ring_buffer_slots: out_of_range, ..config() });
+        assert!(matches!(error, Error::Config { field: "ring_buffer_slots", .. }), "{error}");
+    }
 }
 
 #[test]

@@ -263,19 +263,17 @@ impl<'a, S: StreamSlot, T> SlotStream<'a, S, T> {
     fn new(compressor: &'a mut GpuBatchCompressor<S::Device>) -> Result<Self> {
         compressor.check_process()?;
         let (shape, process) = (compressor.shape, compressor.process);
-        let stream_slots = compressor
-            .ring
-            .as_ref()
-            .map_or_else(|| StreamSlots::new(shape, None), |ring| Arc::clone(&ring.stream_slots));
-        let flight = Flight::of_stream(S::DIRECTION, shape.time_limit);
-        let (submitted, is_closed, last_done) = (VecDeque::new(), false, None);
+        let stream_slots = match &compressor.ring {
+            Some(ring) => Arc::clone(&ring.stream_slots),
+            None => StreamSlots::new(shape, None),
+        };
         let state = StreamState {
             compressor,
             stream_slots: Arc::clone(&stream_slots),
-            flight,
-            submitted,
-            is_closed,
-            last_done,
+            flight: Flight::of_stream(S::DIRECTION, shape.time_limit),
+            submitted: VecDeque::new(),
+            is_closed: false,
+            last_done: None,
         };
         Ok(Self { state: Mutex::new(state), stream_slots, shape, process })
     }

@@ -6,13 +6,8 @@ mod group_kernels;
 mod kernels;
 mod page_kernel;
 
-use std::num::NonZeroU32;
-
-use trueno_gpu::kernels::Kernel;
-
 use super::context::GpuContext;
 use super::error::{GpuError, GpuResult};
-use super::kernel::LoadedKernel;
 use super::memory::DeviceBuffer;
 
 pub use compressor::{CompressBuffers, PageCompressor};
@@ -33,17 +28,6 @@ pub(crate) const STATUS_BYTES: usize = size_of::<u32>();
 fn allocate_scratch(context: &GpuContext, scratch_bytes: u64) -> GpuResult<DeviceBuffer> {
     let out_of_range = |_| GpuError::OutOfRange { what: "scratch memory", value: scratch_bytes.into() };
     DeviceBuffer::new(context, usize::try_from(scratch_bytes).map_err(out_of_range)?)
-}
-
-/// Returns the number of blocks that fit on the allowed multiprocessors at a time.
-fn blocks_of_share(loaded: &LoadedKernel, share: Option<NonZeroU32>) -> u32 {
-    let share = share.map_or(u32::MAX, |share| loaded.blocks_per_multiprocessor().saturating_mul(share.get()));
-    loaded.resident_blocks().min(share)
-}
-
-/// Returns the grid for a batch: as many blocks as fit on the allowed multiprocessors, or as there are pages for.
-fn grid_of(kernel: &dyn Kernel, loaded: &LoadedKernel, share: Option<NonZeroU32>, pages: u32) -> u32 {
-    kernel.grid(pages).min(blocks_of_share(loaded, share))
 }
 
 fn check_pages(pages: u32) -> GpuResult<()> {

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::num::NonZeroU32;
 
 use trueno_gpu::ir::ParamTy;
 use trueno_gpu::{Target, ValidKernel, emit_for};
@@ -79,6 +80,8 @@ pub struct LoadedKernel {
     block_threads: u32,
     dynamic_shared_bytes: u32,
     blocks_per_multiprocessor: u32,
+    /// The most multiprocessors that launches may occupy, or `None` for all.
+    max_multiprocessors: Option<NonZeroU32>,
 }
 
 // SAFETY: the handle is a driver token that any thread may use; the module keeps it valid.
@@ -151,6 +154,7 @@ impl LoadedKernel {
             block_threads,
             dynamic_shared_bytes,
             blocks_per_multiprocessor: 0,
+            max_multiprocessors: None,
         };
         if dynamic_shared_bytes > 0 {
             kernel.allow_dynamic_shared()?;
@@ -204,7 +208,13 @@ impl LoadedKernel {
         self.blocks_per_multiprocessor
     }
 
-    /// Returns the number of blocks that fit on the device at a time: the grid for kernels that fetch their pages from a counter.
+    /// Limits the multiprocessors that [`resident_blocks`](Self::resident_blocks) counts. `None` removes the limit.
+    pub(crate) fn limit_multiprocessors(&mut self, most: Option<NonZeroU32>) {
+        self.max_multiprocessors = most;
+    }
+
+    /// Returns the number of blocks that fit on the device at a time, or on the multiprocessors that the kernel may occupy: the
+    /// grid for kernels that fetch their pages from a counter.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel};
@@ -216,7 +226,9 @@ impl LoadedKernel {
     /// ```
     #[must_use]
     pub fn resident_blocks(&self) -> u32 {
-        self.blocks_per_multiprocessor.saturating_mul(self.context().limits().multiprocessors)
+        let all = self.context().limits().multiprocessors;
+        let multiprocessors = self.max_multiprocessors.map_or(all, |most| all.min(most.get()));
+        self.blocks_per_multiprocessor.saturating_mul(multiprocessors)
     }
 
     /// Returns the number of warps that fit on the device at a time.

@@ -7,7 +7,7 @@ use trueno_gpu::kernels::packed::{Mode, PackedEntry, TableStores};
 
 use super::kernels::{CompressKernel, PageFormat};
 use super::page_kernel::PageKernel;
-use super::{MAX_BATCH_PAGES, check_buffer, check_pages, grid_of};
+use super::{MAX_BATCH_PAGES, check_buffer, check_pages};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
 use crate::gpu::event::CudaEvent;
@@ -79,7 +79,6 @@ pub struct PageCompressor {
     kernel: CompressKernel,
     page_kernel: PageKernel,
     table_stores: TableStores,
-    multiprocessors: Option<NonZeroU32>,
 }
 
 impl PageCompressor {
@@ -125,7 +124,7 @@ impl PageCompressor {
     ) -> GpuResult<Self> {
         let kernel = CompressKernel::new(format, MAX_BATCH_PAGES, mode, table_stores, shape);
         let page_kernel = PageKernel::new(context, kernel.kernel(), |blocks| kernel.scratch_bytes(blocks))?;
-        Ok(Self { kernel, page_kernel, table_stores, multiprocessors: None })
+        Ok(Self { kernel, page_kernel, table_stores })
     }
 
     /// Returns the format that pages are compressed to.
@@ -155,7 +154,7 @@ impl PageCompressor {
     /// ```
     #[must_use]
     pub fn loaded(&self) -> &LoadedKernel {
-        self.page_kernel.loaded()
+        &self.page_kernel.loaded
     }
 
     /// Returns the table stores that the kernel uses.
@@ -190,7 +189,7 @@ impl PageCompressor {
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     pub fn limit_multiprocessors(&mut self, most: Option<NonZeroU32>) {
-        self.multiprocessors = most;
+        self.page_kernel.loaded.limit_multiprocessors(most);
     }
 
     /// Allows up to `launches` launches in different streams to run at the same time. Each takes scratch memory of its own;
@@ -286,7 +285,7 @@ impl PageCompressor {
             .buffer(&workspace.scratch)
             .buffer(&workspace.next_page)
             .u32(pages);
-        let grid = grid_of(self.kernel.kernel(), self.loaded(), self.multiprocessors, pages);
+        let grid = self.kernel.kernel().grid(pages).min(self.loaded().resident_blocks());
         // SAFETY: by `CompressBuffers::check`, input, output and index are large enough for that many pages, and the scratch
         // memory is large enough for the largest grid. The packed pages never exceed the output: the index was zeroed above,
         // and by the caller's guarantee nothing else writes it. The workspace was reset above.

@@ -8,7 +8,7 @@ use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
 use super::group_kernels::GroupKernels;
 use super::kernels::{DecompressKernel, PageFormat};
 use super::page_kernel::PageKernel;
-use super::{MAX_BATCH_PAGES, STATUS_BYTES, check_buffer, check_pages, grid_of};
+use super::{MAX_BATCH_PAGES, STATUS_BYTES, check_buffer, check_pages};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::gpu::event::CudaEvent;
@@ -102,7 +102,6 @@ pub struct PageDecompressor {
     page_kernel: PageKernel,
     /// Only for Zstandard.
     group_kernels: Option<GroupKernels>,
-    multiprocessors: Option<NonZeroU32>,
 }
 
 impl PageDecompressor {
@@ -144,7 +143,7 @@ impl PageDecompressor {
             PageFormat::Lz4 => None,
             PageFormat::Zstd => Some(GroupKernels::new(context)?),
         };
-        Ok(Self { kernel, page_kernel, group_kernels, multiprocessors: None })
+        Ok(Self { kernel, page_kernel, group_kernels })
     }
 
     /// Returns the format that it restores, besides same-filled and raw pages.
@@ -172,7 +171,7 @@ impl PageDecompressor {
     /// ```
     #[must_use]
     pub fn least_group_pages(&self) -> Option<u32> {
-        self.group_kernels.as_ref().map(|kernels| kernels.least_pages(self.multiprocessors))
+        self.group_kernels.as_ref().map(GroupKernels::least_pages)
     }
 
     /// Returns the size of the scratch memory on the device: 0 until a batch is restored in groups.
@@ -199,7 +198,7 @@ impl PageDecompressor {
     /// ```
     #[must_use]
     pub fn loaded(&self) -> &LoadedKernel {
-        self.page_kernel.loaded()
+        &self.page_kernel.loaded
     }
 
     /// Returns the kernel that restores pages in groups, as loaded on the device, or `None` if the format has none.
@@ -230,7 +229,10 @@ impl PageDecompressor {
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     pub fn limit_multiprocessors(&mut self, most: Option<NonZeroU32>) {
-        self.multiprocessors = most;
+        self.page_kernel.loaded.limit_multiprocessors(most);
+        if let Some(kernels) = &mut self.group_kernels {
+            kernels.limit_multiprocessors(most);
+        }
     }
 
     /// Allows up to `launches` launches in different streams to run at the same time, or fewer if the device is out of
@@ -287,12 +289,12 @@ impl PageDecompressor {
         buffers.check()?;
         let pages = buffers.pages;
         if let Some(kernels) = &mut self.group_kernels
-            && pages >= kernels.least_pages(self.multiprocessors)
-            && kernels.reserve(self.multiprocessors, pages)?
+            && pages >= kernels.least_pages()
+            && kernels.reserve(pages)?
         {
             // SAFETY: the buffers were checked above, and the scratch memory was reserved for them; the caller guarantees the
             // rest.
-            return unsafe { kernels.launch(stream, buffers, self.multiprocessors, kernel_start) };
+            return unsafe { kernels.launch(stream, buffers, kernel_start) };
         }
         self.page_kernel.reset_next(stream)?;
         kernel_start.map_or(Ok(()), |event| stream.record(event))?;
@@ -300,7 +302,7 @@ impl PageDecompressor {
             return Ok(());
         }
         let args = buffers.launch_args(&self.page_kernel.workspace().next_page);
-        let grid = grid_of(self.kernel.kernel(), self.loaded(), self.multiprocessors, pages);
+        let grid = self.kernel.kernel().grid(pages).min(self.loaded().resident_blocks());
         // SAFETY: by `DecompressBuffers::check`, all buffers are large enough for that many pages. The kernel checks every entry
         // against the packed length and every block against the page. By the caller's guarantee, checked data does not
         // change. The workspace was reset above.

@@ -7,7 +7,7 @@ use trueno_gpu::kernels::Kernel;
 use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdGroupOrderKernel};
 
 use super::decompressor::DecompressBuffers;
-use super::{MAX_BATCH_PAGES, allocate_scratch, blocks_of_share, grid_of};
+use super::{MAX_BATCH_PAGES, allocate_scratch};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::gpu::event::CudaEvent;
@@ -46,9 +46,13 @@ impl GroupKernels {
     }
 
     /// Returns the number of pages from which a batch is restored faster in groups.
-    pub(super) fn least_pages(&self, multiprocessors: Option<NonZeroU32>) -> u32 {
-        let blocks = blocks_of_share(&self.decompress.1, multiprocessors);
-        ZstdGroupDecompressKernel::LEAST_PAGES_PER_BLOCK.saturating_mul(blocks)
+    pub(super) fn least_pages(&self) -> u32 {
+        ZstdGroupDecompressKernel::LEAST_PAGES_PER_BLOCK.saturating_mul(self.loaded().resident_blocks())
+    }
+
+    /// Limits the grid of the second kernel, and with it the memory and the number of pages above.
+    pub(super) fn limit_multiprocessors(&mut self, most: Option<NonZeroU32>) {
+        self.decompress.1.limit_multiprocessors(most);
     }
 
     pub(super) fn loaded(&self) -> &LoadedKernel {
@@ -60,12 +64,12 @@ impl GroupKernels {
     }
 
     /// Makes the scratch memory large enough for a batch. Returns `false` if the device is out of memory.
-    pub(super) fn reserve(&mut self, multiprocessors: Option<NonZeroU32>, pages: u32) -> GpuResult<bool> {
-        if self.needed_bytes(multiprocessors, pages) <= self.scratch_bytes() as u64 {
+    pub(super) fn reserve(&mut self, pages: u32) -> GpuResult<bool> {
+        if self.needed_bytes(pages) <= self.scratch_bytes() as u64 {
             return Ok(true);
         }
         // Replacing a buffer waits for the device. Room for more pages makes that rare and costs 128 bytes per page.
-        let needed_bytes = self.needed_bytes(multiprocessors, pages.next_power_of_two().min(MAX_BATCH_PAGES));
+        let needed_bytes = self.needed_bytes(pages.next_power_of_two().min(MAX_BATCH_PAGES));
         match allocate_scratch(self.decompress.1.context(), needed_bytes) {
             Ok(scratch) => {
                 self.scratch = Some(scratch);
@@ -76,13 +80,13 @@ impl GroupKernels {
         }
     }
 
-    fn needed_bytes(&self, multiprocessors: Option<NonZeroU32>, pages: u32) -> u64 {
-        self.decompress.0.scratch_bytes(self.grid(multiprocessors, pages), pages)
+    fn needed_bytes(&self, pages: u32) -> u64 {
+        self.decompress.0.scratch_bytes(self.grid(pages), pages)
     }
 
-    fn grid(&self, multiprocessors: Option<NonZeroU32>, pages: u32) -> u32 {
+    fn grid(&self, pages: u32) -> u32 {
         let (kernel, loaded) = &self.decompress;
-        grid_of(kernel, loaded, multiprocessors, pages)
+        kernel.grid(pages).min(loaded.resident_blocks())
     }
 
     /// Queues the zeroing of the counters, behind the previous launch, and both kernels. The first kernel is short, and its grid
@@ -98,11 +102,10 @@ impl GroupKernels {
         &self,
         stream: &CudaStream,
         buffers: DecompressBuffers<'_>,
-        multiprocessors: Option<NonZeroU32>,
         kernel_start: Option<&CudaEvent>,
     ) -> GpuResult<()> {
         let (what, len_bytes) = ("scratch", self.scratch_bytes());
-        let needed_bytes = self.needed_bytes(multiprocessors, buffers.pages);
+        let needed_bytes = self.needed_bytes(buffers.pages);
         let scratch = self.scratch.as_ref().filter(|_| needed_bytes <= len_bytes as u64);
         let scratch = scratch.ok_or(GpuError::ShortBuffer { what, len_bytes, needed_bytes })?;
         stream.wait_for_event(&self.last_launch)?;
@@ -110,7 +113,7 @@ impl GroupKernels {
         kernel_start.map_or(Ok(()), |event| stream.record(event))?;
         let args = buffers.launch_args(scratch);
         let order = (&self.order.1, self.order.0.grid(buffers.pages));
-        let decompress = (&self.decompress.1, self.grid(multiprocessors, buffers.pages));
+        let decompress = (&self.decompress.1, self.grid(buffers.pages));
         let launched = [order, decompress].into_iter().try_for_each(|(kernel, grid)| {
             // SAFETY: the caller's buffers are large enough for that many pages; by the check above, the scratch memory is large
             // enough for them and for the grid of the second kernel. Buffers are aligned to 256 bytes. The counters were

@@ -37,7 +37,7 @@ impl LaunchWorkspace {
 /// same time.
 #[derive(Debug)]
 pub(super) struct PageKernel {
-    loaded: LoadedKernel,
+    pub(super) loaded: LoadedKernel,
     /// The scratch memory of one launch.
     scratch_bytes: u64,
     workspaces: Vec<LaunchWorkspace>,
@@ -56,10 +56,6 @@ impl PageKernel {
         let scratch_bytes = scratch_bytes(loaded.resident_blocks());
         let workspaces = vec![LaunchWorkspace::new(context, scratch_bytes)?];
         Ok(Self { loaded, scratch_bytes, workspaces, current: 0 })
-    }
-
-    pub(super) fn loaded(&self) -> &LoadedKernel {
-        &self.loaded
     }
 
     /// Returns the scratch memory of all workspaces.

@@ -385,3 +385,37 @@ pub(crate) fn fill_or_clear<B, T>(
     }
     filled.unwrap_or_else(|panic| resume_unwind(panic))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_kept_after_success_and_cleared_after_an_error_or_a_panic() {
+        let word = [7; 8];
+        let page = PageData::new(PageKind::SameFilled, &word).expect("a word holds a page");
+        let fill = |batch: &mut CompressedBatch, result: fn() -> Result<usize>| {
+            fill_or_clear(batch, CompressedBatch::clear, |batch| {
+                batch.push(page);
+                result()
+            })
+        };
+        let mut batch = CompressedBatch::new();
+        assert_eq!(fill(&mut batch, || Ok(3)), Ok(3));
+        assert_eq!(batch.len(), 1);
+        assert_eq!(
+            fill(&mut batch, || Err(Error::UnknownPageKind { value: 9 })),
+            Err(Error::UnknownPageKind { value: 9 })
+        );
+        assert!(batch.is_empty());
+        let panic = catch_unwind(AssertUnwindSafe(|| fill(&mut batch, || panic!("in the caller's progress"))));
+        assert!(panic.is_err() && batch.is_empty());
+    }
+
+    #[cfg(feature = "gpu")]
+    #[test]
+    fn room_is_enough_for_as_many_pages_and_no_more() {
+        assert_eq!((check_room(2, 3), check_room(3, 3)), (Ok(()), Ok(())));
+        assert_eq!(check_room(4, 3), Err(Error::PageCount { batch_pages: 4, destination_pages: 3 }));
+    }
+}

@@ -17,25 +17,25 @@ use super::piece::{PIECE_PAGES, SlotPiece};
 use super::slot::{RingSlot, SlotState};
 use super::stage::Stage;
 use super::transfer::SlotTransfer;
-use super::workers::{StagingWorkers, on_duty};
+use super::workers::{StagingWorkers, run_busy};
 use super::{CallOutcome, Ring};
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::progress::Progress;
 
 /// The time that the driving thread waits for a worker. Threads wake in a tenth of that.
-const PATIENCE: Duration = Duration::from_millis(1);
+const MAX_WORKER_WAIT: Duration = Duration::from_millis(1);
 
 /// A piece or a slot that the pool sends back to the driving thread.
 pub(super) enum Returned<D: RingDevice, T> {
     /// A piece of the slot whose first page is `slot_start`.
-    Piece { slot_start: usize, piece: SlotPiece<D>, staged: Worked },
+    Piece { slot_start: usize, piece: SlotPiece<D>, staged: WorkResult },
     /// A slot whose result was delivered, with the share used for it.
-    Slot { slot: RingSlot<D>, share: T, delivered: Worked },
+    Slot { slot: RingSlot<D>, share: T, delivered: WorkResult },
 }
 
 /// The result of some work of the pool. If it panicked, what it was working on is sent back all the same, since copies may be in
 /// progress around it, and the driving thread passes the panic on.
-pub(super) type Worked = std::thread::Result<GpuResult<()>>;
+pub(super) type WorkResult = std::thread::Result<GpuResult<()>>;
 
 /// A call: its pages, and what happens to them.
 pub(super) struct RingCall<'a, D: RingDevice, K> {
@@ -124,7 +124,7 @@ impl<D: RingDevice> Ring<D> {
                 while run.outcome.pages_done < pages {
                     let moved = run.step(scope, &workers)?;
                     // The pool may be busy with other calls. Then this thread stages, too, although that delays its own work.
-                    let is_alone = !moved && !workers.has_worker() && start.elapsed() > PATIENCE;
+                    let is_alone = !moved && !workers.has_worker() && start.elapsed() > MAX_WORKER_WAIT;
                     let staged = is_alone && stage.is_some_and(|stage| workers.stage_next(stage, &run.to_driver));
                     // On a thread of the pool, deliveries may be waiting for this very thread.
                     let helped = !moved && rayon::yield_now() == Some(Yield::Executed);
@@ -132,12 +132,12 @@ impl<D: RingDevice> Ring<D> {
                 }
                 Ok(())
             };
-            let ended = on_duty(driving);
+            let ended = run_busy(driving);
             // The scope waits for the workers, so they are stopped however this ends.
             workers.stop();
             ended
         });
-        run.end(ended, workers.take_rest())
+        run.end(ended, workers.take_unstaged())
     }
 }
 
@@ -152,7 +152,7 @@ impl<D: RingDevice, K: Deliver<D>> ActiveCall<'_, D, K> {
             moved = true;
             self.take_back(returned)?;
         }
-        while self.staging.front().is_some_and(RingSlot::is_whole) {
+        while self.staging.front().is_some_and(RingSlot::has_all_pieces) {
             let mut slot = self.staging.pop_front().expect("there is a first");
             slot.staged();
             self.flight.push(slot);
@@ -168,7 +168,7 @@ impl<D: RingDevice, K: Deliver<D>> ActiveCall<'_, D, K> {
             self.delivering.push_back(Delivery { pages: slot.range.clone(), is_done: false });
             let to_driver = self.to_driver.clone();
             scope.spawn(move |_| {
-                let delivered = on_duty(|| K::deliver(&mut share, &mut slot));
+                let delivered = run_busy(|| K::deliver(&mut share, &mut slot));
                 // The receiver outlives the scope.
                 let _ = to_driver.send(Returned::Slot { slot, share, delivered });
             });
@@ -192,7 +192,7 @@ impl<D: RingDevice, K: Deliver<D>> ActiveCall<'_, D, K> {
         slot.claim(self.next..self.next + pages);
         self.next = slot.range.end;
         if self.is_staged {
-            workers.give(slot.range.start, slot.take_pieces());
+            workers.queue_pieces(slot.range.start, slot.take_pieces());
             self.staging.push_back(slot);
             return Ok(true);
         }
@@ -238,7 +238,7 @@ impl<D: RingDevice, K: Deliver<D>> ActiveCall<'_, D, K> {
     }
 
     /// Ends the call. The pool is done: what it had is in the channel or was never taken, and goes back to where it belongs.
-    fn end(mut self, ended: Worked, not_staged: impl Iterator<Item = (usize, SlotPiece<D>)>) -> CallOutcome {
+    fn end(mut self, ended: WorkResult, not_staged: impl Iterator<Item = (usize, SlotPiece<D>)>) -> CallOutcome {
         let (result, mut panic) = ended.map_or_else(|panic| (Ok(()), Some(panic)), |result| (result, None));
         not_staged.for_each(|(slot_start, piece)| self.put_piece(slot_start, piece));
         while let Ok(returned) = self.from_pool.try_recv() {
@@ -252,7 +252,7 @@ impl<D: RingDevice, K: Deliver<D>> ActiveCall<'_, D, K> {
         // Also after a success, so that the caller's memory is its own again, whatever happens to the device later.
         let settled = flight.settle();
         debug_assert_eq!(ring.free.len(), ring.shape.slots, "no slot is lost");
-        debug_assert!(ring.free.iter().all(RingSlot::is_whole), "no piece is lost");
+        debug_assert!(ring.free.iter().all(RingSlot::has_all_pieces), "no piece is lost");
         if let Some(panic) = panic {
             ring.stop("a run ended in a panic");
             ring.free.iter_mut().for_each(RingSlot::reset);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 /// The time to spin before sleeping: longer than a stage of a large slot takes.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
+const SPIN_TIME: Duration = Duration::from_millis(2);
 /// The time to sleep between two polls after that.
 const SLEEP: Duration = Duration::from_micros(20);
 
@@ -18,7 +18,7 @@ impl Pause {
     pub(crate) fn after(&mut self, moved: bool) {
         if moved {
             self.quiet_since = None;
-        } else if self.quiet_since.get_or_insert_with(Instant::now).elapsed() < LOOK_AGAIN {
+        } else if self.quiet_since.get_or_insert_with(Instant::now).elapsed() < SPIN_TIME {
             std::hint::spin_loop();
         } else {
             std::thread::sleep(SLEEP);

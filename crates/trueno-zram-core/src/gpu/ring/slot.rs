@@ -145,7 +145,7 @@ impl<D: RingDevice> RingSlot<D> {
     }
 
     /// Returns `true` if all pieces are back.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn has_all_pieces(&self) -> bool {
         self.pieces.len() == self.piece_count
     }
 

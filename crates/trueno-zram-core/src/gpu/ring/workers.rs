@@ -28,16 +28,16 @@ pub(super) struct StagingWorkers<D: RingDevice> {
 
 thread_local! {
     /// `true` while this thread works for a ring, by staging or by delivering.
-    static ON_DUTY: Cell<bool> = const { Cell::new(false) };
+    static IS_BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs `work`, during which this thread does not become a staging worker, and catches its panics. A delivery that waits for a
 /// part of itself runs other jobs of the pool meanwhile. If that were a staging worker, which ends with the call, the delivery
 /// would never end.
-pub(super) fn on_duty<T>(work: impl FnOnce() -> T) -> std::thread::Result<T> {
-    let before = ON_DUTY.replace(true);
+pub(super) fn run_busy<T>(work: impl FnOnce() -> T) -> std::thread::Result<T> {
+    let before = IS_BUSY.replace(true);
     let result = catch_unwind(AssertUnwindSafe(work));
-    ON_DUTY.set(before);
+    IS_BUSY.set(before);
     result
 }
 
@@ -65,15 +65,15 @@ impl<D: RingDevice> StagingWorkers<D> {
         let to_driver = to_driver.clone();
         // A broadcast, since the first thread to look for work would take all jobs that any thread may run.
         scope.spawn_broadcast(move |_, thread| {
-            if thread.index() < threads && !ON_DUTY.get() {
+            if thread.index() < threads && !IS_BUSY.get() {
                 self.has_worker.store(true, Ordering::Release);
-                on_duty(|| self.work(stage, &to_driver)).unwrap_or_else(|panic| resume_unwind(panic));
+                run_busy(|| self.work(stage, &to_driver)).unwrap_or_else(|panic| resume_unwind(panic));
             }
         });
     }
 
     /// Queues pieces of a slot.
-    pub(super) fn give(&self, slot_start: usize, pieces: impl Iterator<Item = SlotPiece<D>>) {
+    pub(super) fn queue_pieces(&self, slot_start: usize, pieces: impl Iterator<Item = SlotPiece<D>>) {
         self.queue().extend(pieces.map(|piece| (slot_start, piece)));
     }
 
@@ -108,7 +108,7 @@ impl<D: RingDevice> StagingWorkers<D> {
     }
 
     /// Takes the pieces that no worker took.
-    pub(super) fn take_rest(&self) -> impl Iterator<Item = (usize, SlotPiece<D>)> + use<D> {
+    pub(super) fn take_unstaged(&self) -> impl Iterator<Item = (usize, SlotPiece<D>)> + use<D> {
         std::mem::take(&mut *self.queue()).into_iter()
     }
 }

@@ -28,12 +28,6 @@ pub trait ReadAt: Send + Sync {
     /// Those of the operating system.
     fn len_bytes(&self) -> io::Result<u64>;
 
-    /// Returns `len` bytes at the position `at` without a copy, if the whole file is in memory.
-    fn bytes_at(&self, at: u64, len: usize) -> Option<&[u8]> {
-        let _ = (at, len);
-        None
-    }
-
     /// Announces many small reads of a range that was just read, so that the source can prepare for them.
     fn expect_reads(&self, at: u64, len: usize) {
         let _ = (at, len);
@@ -62,16 +56,13 @@ impl ReadAt for std::fs::File {
 
 impl ReadAt for Vec<u8> {
     fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
-        bytes.copy_from_slice(self.bytes_at(at, bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?);
+        let rest = usize::try_from(at).ok().and_then(|at| self.get(at..)).unwrap_or_default();
+        bytes.copy_from_slice(rest.get(..bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
 
     fn len_bytes(&self) -> io::Result<u64> {
         Ok(self.len() as u64)
-    }
-
-    fn bytes_at(&self, at: u64, len: usize) -> Option<&[u8]> {
-        self.get(usize::try_from(at).ok()?..)?.get(..len)
     }
 }
 
@@ -103,10 +94,6 @@ impl ReadAt for FileSpan {
 
     fn len_bytes(&self) -> io::Result<u64> {
         Ok(self.len)
-    }
-
-    fn bytes_at(&self, at: u64, len: usize) -> Option<&[u8]> {
-        self.file.bytes_at(self.file_offset(at, len)?, len)
     }
 
     fn expect_reads(&self, at: u64, len: usize) {
@@ -196,10 +183,6 @@ mod tests {
             self.0.len_bytes()
         }
 
-        fn bytes_at(&self, at: u64, len: usize) -> Option<&[u8]> {
-            self.0.bytes_at(at, len)
-        }
-
         fn expect_reads(&self, at: u64, len: usize) {
             self.1.lock().unwrap().push((at, len));
         }
@@ -211,10 +194,9 @@ mod tests {
         let span = FileSpan::new(Arc::clone(&file) as _, 10, 50);
         let mut bytes = [0; 3];
         span.read_exact_at(&mut bytes, 47).unwrap();
-        assert_eq!((bytes, span.bytes_at(47, 3), span.len_bytes().unwrap()), ([57, 58, 59], Some(&bytes[..]), 50));
+        assert_eq!((bytes, span.len_bytes().unwrap()), ([57, 58, 59], 50));
         for at in [48, 50, 99, u64::MAX] {
             assert_eq!(span.read_exact_at(&mut bytes, at).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
-            assert_eq!(span.bytes_at(at, 3), None);
             span.expect_reads(at, 3);
         }
         assert!(file.1.lock().unwrap().is_empty(), "nothing beyond the end");

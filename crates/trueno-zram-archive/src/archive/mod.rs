@@ -371,10 +371,6 @@ impl Archive {
             return Ok(());
         };
         let len = self.layout.overhead() + place.len_bytes as usize;
-        if let Some(bytes) = self.file.bytes_at(place.offset, len) {
-            prefetch_lines(bytes);
-            return self.restore_block(&place, bytes, out);
-        }
         let mut bytes = StoredBlock([0; MAX_STORED_LEN]);
         read_part(&*self.file, place.offset, &mut bytes.0[..len], Some(place.first_page), "a block")?;
         self.restore_block(&place, &bytes.0[..len], out)
@@ -454,11 +450,6 @@ impl std::fmt::Debug for Archive {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Archive({} pages in {} bytes)", self.page_count(), self.file_len)
     }
-}
-
-/// Prefetches the cache lines of a block. A decoder would wait for them one after the other.
-fn prefetch_lines(bytes: &[u8]) {
-    std::hint::black_box(bytes.iter().step_by(64).fold(0, |all, byte| all ^ byte));
 }
 
 /// Returns the number of the group that holds a page.

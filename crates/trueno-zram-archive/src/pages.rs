@@ -1,11 +1,12 @@
 //! Sources of pages: memory content that many threads read by page number.
 
 use std::io::{self, Read, Seek, SeekFrom};
-use std::ops::{ControlFlow, Range};
+use std::ops::{ControlFlow, Deref, Range};
 use std::sync::Arc;
 
 use trueno_zram_core::{PAGE_SIZE, Page, is_zero};
 
+use crate::delta::PageArchive;
 use crate::error::{Error, Result};
 use crate::index::layout::{page_len, pages_of};
 use crate::read_at::{ReadAt, file_len};
@@ -143,41 +144,44 @@ pub(crate) fn check_pages(source: &(impl Pages + ?Sized), first: u64, count: usi
     if end <= pages { Ok(()) } else { Err(Error::PageRange { start: first, end, pages }) }
 }
 
+/// Implements [`Pages`] for a type that holds another source, which a function returns.
 macro_rules! forward_pages {
-    ($($pointer:ty),*) => {$(
-        impl<P: Pages + ?Sized> Pages for $pointer {
+    ($source:ty => $inner:expr $(, for $held:ident)?) => {
+        impl$(<$held: Pages + ?Sized>)? Pages for $source {
             fn len_bytes(&self) -> u64 {
-                (**self).len_bytes()
+                $inner(self).len_bytes()
             }
 
             fn read(&self, first: u64, out: &mut [Page]) -> Result<()> {
-                (**self).read(first, out)
+                $inner(self).read(first, out)
             }
 
             fn visit(&self, pages: Range<u64>, buffer: &mut [Page], visit: &mut Visit<'_>) {
-                (**self).visit(pages, buffer, visit);
+                $inner(self).visit(pages, buffer, visit);
             }
 
             fn is_zero(&self, page: u64) -> Result<bool> {
-                (**self).is_zero(page)
+                $inner(self).is_zero(page)
             }
 
             fn is_located(&self, page: u64) -> bool {
-                (**self).is_located(page)
+                $inner(self).is_located(page)
             }
 
             fn zero_run(&self, page: u64) -> Result<u64> {
-                (**self).zero_run(page)
+                $inner(self).zero_run(page)
             }
 
             fn max_readers(&self) -> usize {
-                (**self).max_readers()
+                $inner(self).max_readers()
             }
         }
-    )*};
+    };
 }
 
-forward_pages!(&P, Arc<P>, Box<P>);
+forward_pages!(&P => Deref::deref, for P);
+forward_pages!(Arc<P> => Deref::deref, for P);
+forward_pages!(PageArchive => PageArchive::pages);
 
 /// Pages that are not compressed, in a file.
 ///

@@ -1,13 +1,12 @@
 //! An archive or a delta: readers need not know which.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use trueno_zram_core::Page;
 
 use crate::archive::Archive;
 use crate::error::Result;
-use crate::pages::{Pages, Visit};
+use crate::pages::Pages;
 use crate::read_at::ReadAt;
 
 use super::identity::ArchiveIdentity;
@@ -100,36 +99,10 @@ impl PageArchive {
         }
     }
 
-    fn pages(&self) -> &dyn Pages {
+    pub(crate) fn pages(&self) -> &dyn Pages {
         match self {
             Self::Standard(archive) => &**archive,
             Self::Delta(delta) => &**delta,
         }
-    }
-}
-
-impl Pages for PageArchive {
-    fn len_bytes(&self) -> u64 {
-        self.pages().len_bytes()
-    }
-
-    fn read(&self, first: u64, out: &mut [Page]) -> Result<()> {
-        self.pages().read(first, out)
-    }
-
-    fn visit(&self, pages: Range<u64>, buffer: &mut [Page], visit: &mut Visit<'_>) {
-        self.pages().visit(pages, buffer, visit);
-    }
-
-    fn is_zero(&self, page: u64) -> Result<bool> {
-        self.pages().is_zero(page)
-    }
-
-    fn is_located(&self, page: u64) -> bool {
-        self.pages().is_located(page)
-    }
-
-    fn zero_run(&self, page: u64) -> Result<u64> {
-        self.pages().zero_run(page)
     }
 }

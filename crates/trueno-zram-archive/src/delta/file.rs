@@ -16,7 +16,7 @@ use crate::read_at::{FileSpan, ReadAt, read_part};
 use super::identity::ArchiveIdentity;
 use super::layout::{BaseRecord, DeltaFooter, HEAD_LEN, MapRecord};
 use super::map::{Bounds, MapGroup, PageOrigin};
-use super::open::{read_base, read_footer, read_records};
+use super::open::{read_footer, read_table};
 use super::page_archive::PageArchive;
 use super::reader::Delta;
 
@@ -43,11 +43,17 @@ pub struct DeltaFile {
     pub(super) footer: DeltaFooter,
     /// The record of its base.
     pub(super) base: BaseRecord,
-    /// The position and the record of each group's map.
-    records: Vec<(u64, MapRecord)>,
-    groups: Vec<OnceLock<Box<MapGroup>>>,
+    groups: Vec<GroupMap>,
     /// The archive of the pages that the delta stores.
     pub(super) stored: Archive,
+}
+
+/// The map of a group, which is read when it is needed.
+struct GroupMap {
+    /// Its position in the file.
+    at: u64,
+    record: MapRecord,
+    map: OnceLock<Box<MapGroup>>,
 }
 
 impl DeltaFile {
@@ -57,8 +63,7 @@ impl DeltaFile {
     /// [`Error::Delta`] if it is damaged; [`Error::Read`].
     pub fn open(file: Arc<dyn ReadAt>) -> Result<Option<Self>> {
         let Some(footer) = read_footer(&*file)? else { return Ok(None) };
-        let records = read_records(&*file, &footer)?;
-        let base = read_base(&*file, &footer, &records)?;
+        let (records, base) = read_table(&*file, &footer)?;
         let span = FileSpan::new(Arc::clone(&file), HEAD_LEN as u64, footer.stored_len);
         let stored =
             Archive::read_from(Arc::new(span)).map_err(|error| Error::delta(format!("its stored pages: {error}")))?;
@@ -66,8 +71,8 @@ impl DeltaFile {
         if !stored.len_bytes().is_multiple_of(PAGE_SIZE as u64) {
             return Err(Error::delta("its stored pages are not whole pages"));
         }
-        let groups = records.iter().map(|_| OnceLock::new()).collect();
-        Ok(Some(Self { file, footer, base, records, groups, stored }))
+        let groups = records.into_iter().map(|(at, record)| GroupMap { at, record, map: OnceLock::new() }).collect();
+        Ok(Some(Self { file, footer, base, groups, stored }))
     }
 
     /// Returns the record of its base.
@@ -137,9 +142,9 @@ impl DeltaFile {
         Ok(list)
     }
 
+    /// Returns the map of a group, and keeps it in memory.
     fn group(&self, number: u64) -> Result<&MapGroup> {
-        let slot = usize::try_from(number).ok().and_then(|number| self.groups.get(number));
-        let slot = slot.ok_or_else(|| Error::delta("it has no such group"))?;
+        let slot = &self.slot(number)?.map;
         if let Some(group) = slot.get() {
             return Ok(group);
         }
@@ -147,9 +152,13 @@ impl DeltaFile {
         Ok(slot.get_or_init(|| Box::new(group)))
     }
 
+    fn slot(&self, number: u64) -> Result<&GroupMap> {
+        let slot = usize::try_from(number).ok().and_then(|number| self.groups.get(number));
+        slot.ok_or_else(|| Error::delta("it has no such group"))
+    }
+
     fn read_group(&self, number: u64) -> Result<MapGroup> {
-        let record = usize::try_from(number).ok().and_then(|number| self.records.get(number));
-        let (at, record) = record.ok_or_else(|| Error::delta("it has no such group"))?;
+        let GroupMap { at, record, .. } = self.slot(number)?;
         let first_page = number * GROUP_PAGES as u64;
         let pages = (self.page_count() - first_page).min(GROUP_PAGES as u64);
         let pages = u16::try_from(pages).expect("at most a group");

@@ -212,15 +212,9 @@ impl MapBuilder {
     }
 
     fn push_run(&mut self, origin: PageOrigin, pages: u16) {
-        let follows = self.runs.last().is_some_and(|(first, count)| match (*first, origin) {
-            (PageOrigin::Zero, PageOrigin::Zero) => true,
-            (PageOrigin::Base(first), PageOrigin::Base(next))
-            | (PageOrigin::Stored(first), PageOrigin::Stored(next)) => first + u64::from(*count) == next,
-            _ => false,
-        });
-        match self.runs.last_mut().filter(|_| follows) {
-            Some((_, count)) => *count += pages,
-            None => self.runs.push((origin, pages)),
+        match self.runs.last_mut() {
+            Some((first, count)) if first.after(*count) == origin => *count += pages,
+            _ => self.runs.push((origin, pages)),
         }
         self.counts.add(origin, u64::from(pages));
         self.in_group += pages;

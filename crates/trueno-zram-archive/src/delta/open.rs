@@ -5,12 +5,8 @@ use crate::read_at::{ReadAt, file_len, read_part};
 
 use super::identity::digest;
 use super::layout::{
-    BaseRecord, DeltaFooter, FOOTER_LEN, HEAD_LEN, HEAD_MAGIC, MAX_GROUP_LEN, MAX_RECORD_LEN, MapRecord, RECORD_LEN,
-    head,
+    BaseRecord, DeltaFooter, FOOTER_LEN, HEAD_LEN, HEAD_MAGIC, MAX_GROUP_LEN, MAX_RECORD_LEN, MapRecord, head,
 };
-
-/// Bytes of the table that are read at a time.
-const TABLE_CHUNK: usize = 64 << 10;
 
 /// Reads the footer; `None` if the file does not start like a delta.
 pub(crate) fn read_footer(file: &dyn ReadAt) -> Result<Option<DeltaFooter>> {
@@ -35,40 +31,31 @@ pub(crate) fn read_footer(file: &dyn ReadAt) -> Result<Option<DeltaFooter>> {
     DeltaFooter::decode(&footer, file_len).map(Some)
 }
 
-/// Reads the table. The maps of all groups add up to their length.
-pub(crate) fn read_records(file: &dyn ReadAt, footer: &DeltaFooter) -> Result<Vec<(u64, MapRecord)>> {
+/// Reads the table and the record of the base, and compares them with their digest. Returns the position and the record of
+/// each group's map; the maps add up to their length.
+pub(crate) fn read_table(file: &dyn ReadAt, footer: &DeltaFooter) -> Result<(Vec<(u64, MapRecord)>, BaseRecord)> {
+    if footer.base_len as usize > MAX_RECORD_LEN {
+        return Err(Error::delta("the record of its base is too long"));
+    }
+    // No more than the file has: all parts add up to its length.
+    let table_len = usize::try_from(footer.table_len()).map_err(|_| Error::delta("its table is too long"))?;
+    let mut bytes = vec![0; table_len + footer.base_len as usize];
+    read_part(file, footer.table_at(), &mut bytes, None, "its table")?;
+    if digest(&[&bytes]) != footer.digest {
+        return Err(Error::delta("its table or the record of its base is damaged"));
+    }
+    let (table, base) = bytes.split_at(table_len);
     let (mut records, mut at) = (Vec::new(), footer.map_at());
-    let (mut next, end) = (footer.table_at(), footer.table_at() + footer.table_len());
-    let mut chunk = vec![0; TABLE_CHUNK];
-    while next < end {
-        let len = usize::try_from(end - next).unwrap_or(TABLE_CHUNK).min(TABLE_CHUNK);
-        read_part(file, next, &mut chunk[..len], None, "its table")?;
-        for record in chunk[..len].as_chunks::<RECORD_LEN>().0 {
-            let record = MapRecord::decode(*record);
-            if record.len_bytes as usize > MAX_GROUP_LEN {
-                return Err(Error::delta("its table has a group that is too long"));
-            }
-            records.push((at, record));
-            at += u64::from(record.len_bytes);
+    for record in table.as_chunks().0 {
+        let record = MapRecord::decode(*record);
+        if record.len_bytes as usize > MAX_GROUP_LEN {
+            return Err(Error::delta("its table has a group that is too long"));
         }
-        next += len as u64;
+        records.push((at, record));
+        at += u64::from(record.len_bytes);
     }
     if at != footer.table_at() {
         return Err(Error::delta("its table does not add up to its map"));
     }
-    Ok(records)
-}
-
-/// Reads the record of the base, and compares it and the table with their digest.
-pub(crate) fn read_base(file: &dyn ReadAt, footer: &DeltaFooter, records: &[(u64, MapRecord)]) -> Result<BaseRecord> {
-    let len = usize::try_from(footer.base_len).ok().filter(|len| *len <= MAX_RECORD_LEN);
-    let len = len.ok_or_else(|| Error::delta("the record of its base is too long"))?;
-    let mut base = vec![0; len];
-    let at = footer.table_at() + footer.table_len();
-    read_part(file, at, &mut base, None, "the record of its base")?;
-    let table: Vec<u8> = records.iter().flat_map(|(_, record)| record.encode()).collect();
-    if digest(&[&table, &base]) != footer.digest {
-        return Err(Error::delta("its table or the record of its base is damaged"));
-    }
-    BaseRecord::decode(&base)
+    Ok((records, BaseRecord::decode(base)?))
 }

@@ -10,7 +10,7 @@ use crate::index::entry::PageEntry;
 use crate::index::layout::page_len;
 use crate::lz4::constant::{LAST_LITERALS, MIN_MATCH, WORD_BLOCK_LEN, word_of, zero_block, zero_pages_of};
 use crate::lz4::header::RAW_BLOCK_FLAG;
-use crate::zstd::constant::{word_at, word_of as zstd_word_of};
+use crate::zstd::constant::word_of as zstd_word_of;
 use crate::zstd::frame::{FramePeek, PageFrame, content_checksum, peek_frame};
 use crate::zstd::frame_check::check_frame;
 use crate::zstd::libzstd::Context;
@@ -137,8 +137,8 @@ impl Block {
             let frame = self.page_frame(window).filter(PageFrame::is_page)?;
             return if frame.raw {
                 PageData::new(PageKind::Raw, frame.raw_content(bytes)).ok()
-            } else if zstd_word_of(bytes).is_some() {
-                PageData::new(PageKind::SameFilled, word_at(bytes)).ok()
+            } else if let Some(word) = zstd_word_of(bytes) {
+                PageData::new(PageKind::SameFilled, word).ok()
             } else {
                 PageData::new(PageKind::Zstd, bytes).ok()
             };

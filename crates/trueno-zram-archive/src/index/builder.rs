@@ -163,7 +163,7 @@ pub(crate) enum Retention {
 
 impl BuiltIndex {
     /// Returns `true` if all Zstandard frames have checksums. If there are none, they do.
-    pub(crate) fn frame_checksums(&self) -> bool {
+    fn frame_checksums(&self) -> bool {
         matches!(self.layout, Layout::Zstd { checksums } if checksums || self.counts.pages() == 0)
     }
 
@@ -195,20 +195,30 @@ impl BuiltIndex {
         self.groups.iter().flat_map(|group| group.encode()).collect()
     }
 
-    /// Returns the skippable frame, or `None` if it would be longer than such a frame can be.
-    pub(crate) fn encode(&self, content_len: u64, frame_len: u64, sections: &[u8]) -> Option<Vec<u8>> {
-        let table = self.table();
-        let footer = IndexFooter {
+    /// Returns the footer of an index with these sections, or `None` if the index would be longer than it can be.
+    pub(crate) fn footer(
+        &self,
+        content_len: u64,
+        frame_len: u64,
+        sections_len: u64,
+        sections_checksum: u32,
+    ) -> Option<IndexFooter> {
+        Some(IndexFooter {
             format: self.layout.format(),
             frame_checksums: self.frame_checksums(),
             content_len,
             frame_len,
             pages: self.counts,
             entries_len: u32::try_from(self.entries_len).ok()?,
-            sections_len: u32::try_from(sections.len()).ok()?,
-            table_checksum: xxh32(&table),
-            sections_checksum: xxh32(sections),
-        };
+            sections_len: u32::try_from(sections_len).ok()?,
+            table_checksum: xxh32(&self.table()),
+            sections_checksum,
+        })
+    }
+
+    /// Returns the skippable frame, or `None` if it would be longer than such a frame can be.
+    pub(crate) fn encode(&self, content_len: u64, frame_len: u64, sections: &[u8]) -> Option<Vec<u8>> {
+        let footer = self.footer(content_len, frame_len, sections.len() as u64, xxh32(sections))?;
         let payload_len = u32::try_from(footer.index_len() - SKIPPABLE_HEAD_LEN).ok()?;
         let mut bytes = Vec::with_capacity(payload_len as usize + 8);
         bytes.extend(INDEX_FRAME_MAGIC.to_le_bytes());
@@ -216,7 +226,7 @@ impl BuiltIndex {
         bytes.extend(INDEX_MAGIC);
         bytes.extend_from_slice(self.kept.as_deref().unwrap_or_default());
         bytes.extend_from_slice(sections);
-        bytes.extend_from_slice(&table);
+        bytes.extend(self.table());
         bytes.extend(footer.encode());
         Some(bytes)
     }

@@ -15,7 +15,8 @@ pub(crate) fn append(sections: &mut Vec<u8>, name: &str, bytes: &[u8]) -> Result
     let Ok(name_len @ 1..) = u8::try_from(name.len()) else {
         return Err(Error::Misuse(format!("a section name has 1 to 255 bytes, not {}", name.len())));
     };
-    if names(sections).any(|other| other == name.as_bytes()) {
+    let mut others = Sections { file: sections, at: 0, end: sections.len() as u64 };
+    if others.any(|other| other.is_ok_and(|other| other.name == name)) {
         return Err(Error::Misuse(format!("the archive already has a section {name:?}")));
     }
     let len = u32::try_from(bytes.len()).ok().filter(|_| sections.len() + name.len() + bytes.len() + 5 <= MAX_LEN);
@@ -27,18 +28,6 @@ pub(crate) fn append(sections: &mut Vec<u8>, name: &str, bytes: &[u8]) -> Result
     sections.extend(len.to_le_bytes());
     sections.extend_from_slice(bytes);
     Ok(())
-}
-
-/// The names in sections that [`append`] has made.
-fn names(sections: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = sections;
-    std::iter::from_fn(move || {
-        let (&name_len, after) = rest.split_first()?;
-        let (name, after) = after.split_at_checked(usize::from(name_len))?;
-        let (len, after) = after.split_first_chunk()?;
-        rest = after.get(usize::try_from(u32::from_le_bytes(*len)).ok()?..)?;
-        Some(name)
-    })
 }
 
 /// A section of an archive's index.

@@ -70,13 +70,7 @@ impl Lz4Header {
 
     /// Returns the header with its magic number.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        // 64 KiB is number 4; each number after it stands for four times as much.
-        let size_number = match self.max_block_len {
-            ARCHIVE_MAX_BLOCK_LEN => 4,
-            0x4_0000 => 5,
-            0x10_0000 => 6,
-            _ => 7,
-        };
+        let size_number = (4..7).find(|number| block_size(*number) == Some(self.max_block_len)).unwrap_or(7);
         let flag = |set: bool, bit: u8| if set { bit } else { 0 };
         let flags = VERSION
             | flag(self.independent, INDEPENDENT)
@@ -109,13 +103,7 @@ impl Lz4Header {
         if flags & RESERVED != 0 || sizes & 0b1000_1111 != 0 {
             return Err(bad("a reserved bit is set"));
         }
-        let max_block_len = match sizes >> 4 {
-            4 => 64 << 10,
-            5 => 256 << 10,
-            6 => 1 << 20,
-            7 => MAX_BLOCK_LEN,
-            _ => return Err(bad("its block size is not defined")),
-        };
+        let max_block_len = block_size(sizes >> 4).ok_or_else(|| bad("its block size is not defined"))?;
         let content_size =
             (flags & CONTENT_SIZE != 0).then(|| rest.first_chunk().map(|size| u64::from_le_bytes(*size)));
         if flags & DICTIONARY != 0 {
@@ -130,6 +118,12 @@ impl Lz4Header {
             max_block_len,
         })
     }
+}
+
+/// Returns the block size that a number in a header stands for: 64 KiB is number 4, and each one up to 7 is four times the one
+/// before.
+pub(crate) fn block_size(number: u8) -> Option<usize> {
+    (4..=7).contains(&number).then(|| ARCHIVE_MAX_BLOCK_LEN << (2 * (number - 4)))
 }
 
 /// Returns the second byte of the descriptor's hash.

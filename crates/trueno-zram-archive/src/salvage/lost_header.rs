@@ -6,7 +6,9 @@ use crate::format::{Format, Layout};
 use crate::index::blocks::GroupIndex;
 use crate::index::layout::IndexFooter;
 use crate::index::table::GroupTable;
-use crate::lz4::header::{FRAME_MAGIC, LEGACY_MAGIC, Lz4Header, MAX_BLOCK_LEN, RAW_BLOCK_FLAG, SKIPPABLE_MAGIC};
+use crate::lz4::header::{
+    FRAME_MAGIC, LEGACY_MAGIC, Lz4Header, MAX_BLOCK_LEN, RAW_BLOCK_FLAG, SKIPPABLE_MAGIC, block_size,
+};
 use crate::read_at::{ReadAt, file_len, read_at};
 use crate::stream::parallel::decode_extra;
 use crate::zstd::frame::ZSTD_MAGIC;
@@ -125,12 +127,8 @@ fn first_block(start: &[u8], at: usize, block_checksums: bool) -> Option<usize> 
         return None;
     }
     // The size that the header claims, if that is a valid one and the block agrees.
-    let claimed = match start[5] {
-        0x40 => 64 << 10,
-        0x50 => 256 << 10,
-        0x60 => 1 << 20,
-        _ => MAX_BLOCK_LEN,
-    };
+    let sizes = start[5];
+    let claimed = block_size(sizes >> 4).filter(|_| sizes & 15 == 0).unwrap_or(MAX_BLOCK_LEN);
     let fits = |max: &usize| len <= *max && decode_extra(&block, start, &[], *max, &mut Vec::new()).is_ok();
     [claimed, MAX_BLOCK_LEN].into_iter().find(fits)
 }

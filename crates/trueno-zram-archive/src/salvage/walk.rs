@@ -7,7 +7,6 @@ use crate::format::Layout;
 use crate::index::blocks::BlockPlace;
 use crate::lz4::constant::{damaged_zero_pages, zero_pages_of};
 use crate::lz4::header::RAW_BLOCK_FLAG;
-use crate::zstd::constant::word_of;
 use crate::zstd::frame::{FramePeek, peek_frame};
 
 /// Finds the blocks of a group whose entries are lost, one by one from its start. If the pages do not add up, only those
@@ -76,14 +75,7 @@ fn lz4_step(window: &[u8], at: usize, layout: &Layout) -> Option<FoundBlock> {
 /// Finds a frame by its header.
 fn frame_step(window: &[u8], at: usize) -> Option<FoundBlock> {
     let FramePeek::Page(frame) = peek_frame(window.get(at..)?) else { return None };
-    let bytes = &window[at..at + frame.len];
-    let zero = frame.zero_pages > 0;
-    let kind = if zero || word_of(bytes).is_some() {
-        PageKind::SameFilled
-    } else if frame.raw {
-        PageKind::Raw
-    } else {
-        PageKind::Zstd
-    };
-    Some(FoundBlock { pages: frame.zero_pages.max(1) as u64, kind, zero, len: frame.len, damaged: false })
+    let (pages, zero) = (frame.zero_pages.max(1) as u64, frame.zero_pages > 0);
+    let kind = frame.kind(&window[at..at + frame.len]);
+    Some(FoundBlock { pages, kind, zero, len: frame.len, damaged: false })
 }

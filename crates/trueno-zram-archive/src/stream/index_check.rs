@@ -5,7 +5,7 @@ use std::io::Read;
 use crate::error::Result;
 use crate::hashes::content_hash::ContentHash;
 use crate::index::builder::BuiltIndex;
-use crate::index::layout::{ENTRY_LEN, FOOTER_LEN, GROUP_PAGES, GROUP_RECORD_LEN, INDEX_MAGIC, IndexFooter};
+use crate::index::layout::{ENTRY_LEN, FOOTER_LEN, GROUP_PAGES, GROUP_RECORD_LEN, INDEX_MAGIC};
 use crate::stream::input::InputWindow;
 use crate::stream::reader::IndexVerdict;
 
@@ -38,52 +38,33 @@ pub(crate) fn check_index<R: Read>(
 fn compare<R: Read>(payload: &mut Payload<'_, R>, frame: &ExpectedIndex) -> Result<Option<String>> {
     let differs = |what: &str| Ok(Some(what.to_owned()));
     let index = &frame.index;
-    let table = index.table();
-    let fixed_len = (INDEX_MAGIC.len() + table.len() + FOOTER_LEN) as u64 + index.entries_len;
-    let (Some(sections_len), Ok(entries_len)) = (payload.left.checked_sub(fixed_len), u32::try_from(index.entries_len))
-    else {
+    let table_len = index.groups.len() * GROUP_RECORD_LEN;
+    let fixed_len = (INDEX_MAGIC.len() + table_len + FOOTER_LEN) as u64 + index.entries_len;
+    let Some(sections_len) = payload.left.checked_sub(fixed_len) else {
         return differs("it is too short for its frame");
-    };
-    let Ok(sections_len_short) = u32::try_from(sections_len) else {
-        return differs("it is too long for its frame");
     };
     if !payload.is(&INDEX_MAGIC)? {
         return differs("its magic number is wrong");
     }
     let pages = index.counts.pages();
-    for (number, group) in (0u64..).zip(&index.groups).filter(|(_, group)| !group.all_zeros) {
-        let first_page = number * GROUP_PAGES as u64;
+    for (first_page, group) in (0u64..).step_by(GROUP_PAGES).zip(&index.groups).filter(|(_, group)| !group.all_zeros) {
         let entries = (pages - first_page).min(GROUP_PAGES as u64);
         if payload.hash(entries * ENTRY_LEN as u64)? != group.checksum {
             return Ok(Some(format!("its entries from page {first_page} on do not describe the frame")));
         }
     }
     let sections_checksum = payload.hash(sections_len)?;
-    for (number, record) in (0u64..).zip(table.as_chunks::<GROUP_RECORD_LEN>().0) {
-        if !payload.is(record)? {
-            let first = number * GROUP_PAGES as u64;
-            return Ok(Some(format!(
-                "its table does not describe pages {} to {} of the frame",
-                first,
-                first + GROUP_PAGES as u64 - 1
-            )));
+    for (first, group) in (0u64..).step_by(GROUP_PAGES).zip(&index.groups) {
+        if !payload.is(&group.encode())? {
+            let last = first + GROUP_PAGES as u64 - 1;
+            return Ok(Some(format!("its table does not describe pages {first} to {last} of the frame")));
         }
     }
-    let expected = IndexFooter {
-        format: index.layout.format(),
-        frame_checksums: index.frame_checksums(),
-        content_len: frame.content_len,
-        frame_len: frame.frame_len,
-        pages: index.counts,
-        entries_len,
-        sections_len: sections_len_short,
-        table_checksum: crate::hashes::content_hash::xxh32(&table),
-        sections_checksum,
-    };
-    if !payload.is(&expected.encode())? {
-        return differs("its footer does not describe the frame");
+    let footer = index.footer(frame.content_len, frame.frame_len, sections_len, sections_checksum);
+    match footer {
+        Some(footer) if payload.is(&footer.encode())? => Ok(None),
+        _ => differs("its footer does not describe the frame"),
     }
-    Ok(None)
 }
 
 /// The part of the index that is not read yet.
@@ -105,16 +86,8 @@ impl<R: Read> Payload<'_, R> {
     /// Returns the XXH32 of the next bytes.
     fn hash(&mut self, len: u64) -> Result<u32> {
         let mut hash = ContentHash::new();
-        while hash.len_bytes() < len {
-            self.input.release();
-            self.input.require(1, WITHIN)?;
-            let available = self.input.available();
-            let wanted = usize::try_from(len - hash.len_bytes()).unwrap_or(usize::MAX);
-            let step = available.len().min(wanted);
-            hash.update(&available[..step]);
-            self.input.consume(step);
-            self.left -= step as u64;
-        }
+        self.input.drain(len, WITHIN, |bytes| hash.update(bytes))?;
+        self.left -= len;
         Ok(hash.digest())
     }
 }

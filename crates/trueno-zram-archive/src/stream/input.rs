@@ -112,17 +112,25 @@ impl<R: Read> InputWindow<R> {
         self.pos += len;
     }
 
-    /// Consumes `len` bytes, available or not.
-    pub(crate) fn skip(&mut self, len: u64, within: &'static str) -> Result<()> {
+    /// Consumes `len` bytes, available or not, and calls `visit` with one part of them after the other.
+    pub(crate) fn drain(&mut self, len: u64, within: &'static str, mut visit: impl FnMut(&[u8])) -> Result<()> {
         let mut left = len;
         while left > 0 {
             self.release();
             self.require(1, within)?;
-            let step = left.min(self.available().len() as u64);
-            self.consume(usize::try_from(step).expect("no more than is in memory"));
-            left -= step;
+            let available = self.available();
+            let part = &available[..available.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
+            visit(part);
+            let part_len = part.len();
+            self.consume(part_len);
+            left -= part_len as u64;
         }
         Ok(())
+    }
+
+    /// Consumes `len` bytes, available or not.
+    pub(crate) fn skip(&mut self, len: u64, within: &'static str) -> Result<()> {
+        self.drain(len, within, |_| {})
     }
 
     /// Consumes the rest of the stream; returns its length in bytes.

@@ -151,7 +151,7 @@ fn put_frame(
     let packed = if page.kind() == PageKind::Zstd { single_block(page.bytes(), PAGE_SIZE) } else { None };
     match (entry, packed) {
         (PageEntry::Word, packed) => {
-            let word = packed.and_then(|packed| word_of_block(packed.block));
+            let word = packed.and_then(|packed| word_of_block(packed.block)).copied();
             let word = word.or_else(|| page.bytes().try_into().ok()).expect("such a page is held as its word");
             let mut frame = Vec::with_capacity(out.len());
             put_word(word, checksums, &mut frame);

@@ -99,9 +99,7 @@ pub(crate) fn word_frame_len(checksum: bool) -> usize {
 /// Appends the frame of a page of one repeated word.
 pub(crate) fn put_word(word: [u8; FILL_WORD_BYTES], checksum: bool, out: &mut Vec<u8>) {
     out.extend(page_header(PAGE_SIZE, checksum).0);
-    let block = out.len();
-    out.extend(WORD_BLOCK);
-    out[block + WORD_AT..][..FILL_WORD_BYTES].copy_from_slice(&word);
+    out.extend(word_block(&word));
     if checksum {
         let mut page = [0; PAGE_SIZE];
         fill_page(&mut page, word);
@@ -115,29 +113,24 @@ pub(crate) fn word_of(frame: &[u8]) -> Option<&[u8; FILL_WORD_BYTES]> {
     if !checksum && frame.len() != word_frame_len(false) {
         return None;
     }
-    let word = frame.get(HEADER_LEN + WORD_AT..)?.first_chunk()?;
-    // Before the page is filled and hashed: the bytes after the word.
-    let after = HEADER_LEN + WORD_AT + FILL_WORD_BYTES;
-    if !frame[after..].starts_with(&WORD_BLOCK[WORD_AT + FILL_WORD_BYTES..]) {
-        return None;
-    }
+    // The block first: the page is filled and hashed only if it is that of a word.
+    let word = word_of_block(&frame[HEADER_LEN..][..WORD_BLOCK.len()])?;
     let mut expected = Vec::with_capacity(frame.len());
     put_word(*word, checksum, &mut expected);
     (expected == frame).then_some(word)
 }
 
 /// Returns the word that a block with its header repeats, if it is exactly that of [`put_word`].
-pub(crate) fn word_of_block(block: &[u8]) -> Option<[u8; FILL_WORD_BYTES]> {
-    let block: &[u8; WORD_BLOCK.len()] = block.try_into().ok()?;
-    let word = *block[WORD_AT..].first_chunk()?;
-    let mut expected = WORD_BLOCK;
-    expected[WORD_AT..][..FILL_WORD_BYTES].copy_from_slice(&word);
-    (expected == *block).then_some(word)
+pub(crate) fn word_of_block(block: &[u8]) -> Option<&[u8; FILL_WORD_BYTES]> {
+    let word = block.get(WORD_AT..)?.first_chunk()?;
+    (block == word_block(word)).then_some(word)
 }
 
-/// Returns the word of a frame that [`word_of`] has recognised.
-pub(crate) fn word_at(frame: &[u8]) -> &[u8] {
-    &frame[HEADER_LEN + WORD_AT..][..FILL_WORD_BYTES]
+/// Returns the block of a page of one repeated word, with its header.
+fn word_block(word: &[u8; FILL_WORD_BYTES]) -> [u8; WORD_BLOCK.len()] {
+    let mut block = WORD_BLOCK;
+    block[WORD_AT..][..FILL_WORD_BYTES].copy_from_slice(word);
+    block
 }
 
 #[cfg(test)]
@@ -160,7 +153,6 @@ mod tests {
                 fill_page(&mut page, word);
                 assert_eq!(zstd::decode_all(&frame[..]).expect("a frame"), page);
                 assert_eq!((word_of(&frame), frame.len()), (Some(&word), word_frame_len(checksum)));
-                assert_eq!(word_at(&frame), word);
             }
         }
     }

@@ -1,9 +1,9 @@
 //! Frames that hold one page: their headers, and how they are recognised (RFC 8878, section 3.1.1).
 
-use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_core::{PAGE_SIZE, PageKind};
 
 use crate::error::{Error, Result};
-use crate::zstd::constant::zero_pages_of;
+use crate::zstd::constant::{word_of, zero_pages_of};
 
 /// Magic number of a frame.
 pub(crate) const ZSTD_MAGIC: u32 = 0xfd2f_b528;
@@ -122,6 +122,17 @@ impl PageFrame {
     pub(crate) fn raw_content<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         let end = self.len - checksum_len(self.checksum);
         &frame[end - self.content_len..end]
+    }
+
+    /// Returns the kind of its pages; `frame` is the whole frame.
+    pub(crate) fn kind(&self, frame: &[u8]) -> PageKind {
+        if self.zero_pages > 0 || word_of(frame).is_some() {
+            PageKind::SameFilled
+        } else if self.raw {
+            PageKind::Raw
+        } else {
+            PageKind::Zstd
+        }
     }
 
     /// Returns `true` if the frame is exactly one page.

@@ -7,7 +7,6 @@ use crate::error::Error;
 use crate::format::Format;
 use crate::index::blocks::BlockPlace;
 use crate::lz4::header::SKIPPABLE_MAGIC;
-use crate::zstd::constant::word_of;
 use crate::zstd::frame::ZSTD_MAGIC;
 
 /// Compares a frame with its description in the index. Returns `true` with the block if they agree: then every decoder that
@@ -28,17 +27,9 @@ pub(crate) fn check_frame(
         return (block, false);
     };
     block.zero_pages = frame.zero_pages;
-    let is_word = !frame.raw && frame.is_page() && word_of(block.bytes(window)).is_some();
-    let kind = if frame.zero_pages > 0 || is_word {
-        PageKind::SameFilled
-    } else if frame.raw {
-        PageKind::Raw
-    } else {
-        PageKind::Zstd
-    };
     let left = content_len - place.first_page * PAGE_SIZE as u64;
     let wanted = if place.zero { place.pages * PAGE_SIZE as u64 } else { left.min(PAGE_SIZE as u64) };
-    let same_form = kind == place.kind && place.zero == (frame.zero_pages > 0);
+    let same_form = frame.kind(block.bytes(window)) == place.kind && place.zero == (frame.zero_pages > 0);
     (block, same_form && frame.content_len as u64 == wanted && wanted <= left)
 }
 

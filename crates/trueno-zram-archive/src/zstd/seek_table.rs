@@ -109,16 +109,8 @@ impl ExpectedTable {
             input.skip(payload_len, WITHIN)?;
             return Ok(false);
         };
-        let (mut hash, mut left) = (Xxh64::new(0), payload_len - FOOTER_LEN as u64);
-        while left > 0 {
-            input.release();
-            input.require(1, WITHIN)?;
-            let available = input.available();
-            let step = available.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-            hash.update(&available[..step]);
-            input.consume(step);
-            left -= step as u64;
-        }
+        let mut hash = Xxh64::new(0);
+        input.drain(payload_len - FOOTER_LEN as u64, WITHIN, |bytes| hash.update(bytes))?;
         let found = input.require(FOOTER_LEN, WITHIN)? == footer(frames);
         input.consume(FOOTER_LEN);
         Ok(found && hash.digest() == self.hash.digest())

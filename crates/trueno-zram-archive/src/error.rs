@@ -3,9 +3,8 @@
 use std::fmt;
 use std::io;
 
-use crate::address_map::AddressMapError;
 use crate::delta::layout::HEAD_MAGIC;
-use crate::process_state::ProcessStateError;
+use crate::snapshot_section::SnapshotError;
 
 /// The crate's result type.
 ///
@@ -211,12 +210,9 @@ pub enum Error {
     /// A source of pages that is not part of this crate failed.
     #[error(transparent)]
     Source(Box<dyn std::error::Error + Send + Sync>),
-    /// The address map of a snapshot cannot be read or written.
+    /// The address map or the process state of a snapshot cannot be read or written.
     #[error(transparent)]
-    AddressMap(#[from] AddressMapError),
-    /// The process state of a snapshot cannot be read or written.
-    #[error(transparent)]
-    ProcessState(#[from] ProcessStateError),
+    Snapshot(#[from] SnapshotError),
     /// The page decoder failed for a reason that is not in the data.
     #[error("the page decoder failed: {0}")]
     Decoder(trueno_zram_core::Error),

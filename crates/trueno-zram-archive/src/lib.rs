@@ -47,6 +47,7 @@ mod pages;
 pub mod process_state;
 mod read_at;
 mod salvage;
+mod snapshot_section;
 mod stream;
 mod varint;
 mod write;
@@ -71,6 +72,7 @@ pub use pages::{Image, Pages, PagesCursor, PlainPages, Visit};
 pub use read_at::ReadAt;
 pub use salvage::SalvageReader;
 pub use salvage::damage::{Damage, DamageKind};
+pub use snapshot_section::SnapshotError;
 pub use stream::content::{ContentBatch, ContentSpan};
 pub use stream::reader::{FrameReader, IndexVerdict, ReadSummary};
 pub use trueno_zram_core::{

@@ -22,6 +22,7 @@
 //! ```
 
 use crate::archive::Archive;
+use crate::snapshot_section::{SectionCursor, SnapshotError, VERSION, check_len};
 
 /// The section's name in the archive's index.
 pub const SECTION: &str = "process-state";
@@ -29,7 +30,8 @@ pub const SECTION: &str = "process-state";
 /// The most bytes of a section. Larger ones are rejected before they are read. 50,000 threads fit.
 pub const MAX_BYTES: u64 = 16 << 20;
 
-const VERSION: u32 = 1;
+/// The name of the section in errors.
+const SECTION_WORDS: &str = "process state";
 
 /// The registers and mapped files of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,42 +68,11 @@ pub struct FileMapping {
     pub name: String,
 }
 
-/// The reason why a process state cannot be read or written.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProcessStateError {
-    /// It is of another version.
-    #[error("unsupported process state version {0}; only version {VERSION} is supported")]
-    Version(u32),
-    /// It ends too early.
-    #[error("the process state is truncated at byte {at}, in the {what}")]
-    Truncated {
-        /// The position of the part.
-        at: usize,
-        /// The part that is cut short.
-        what: &'static str,
-    },
-    /// It is damaged.
-    #[error("the process state has an invalid {what} before byte {at}")]
-    Invalid {
-        /// The position after the part.
-        at: usize,
-        /// The part that is wrong.
-        what: &'static str,
-    },
-    /// It has more than [`MAX_BYTES`].
-    #[error("the process state needs {0} bytes or more; at most {MAX_BYTES} are supported")]
-    TooLarge(u64),
-    /// A file that is to be written has no addresses, or a name with a zero byte.
-    #[error("the process state cannot have file {:?} at {:#x} to {:#x}", .0.name, .0.start, .0.end)]
-    File(FileMapping),
-}
-
 impl ProcessState {
     /// Reads the state that an archive has, or a delta in the archive of its stored pages; `None` if it has none.
     ///
     /// # Errors
-    /// [`Error::ProcessState`](crate::Error::ProcessState); those of [`Archive::section`].
+    /// [`Error::Snapshot`](crate::Error::Snapshot); those of [`Archive::section`].
     pub fn read(archive: &Archive) -> crate::Result<Option<Self>> {
         let bytes = archive.section(SECTION, MAX_BYTES)?;
         Ok(bytes.map(|bytes| Self::from_bytes(&bytes)).transpose()?)
@@ -110,8 +81,8 @@ impl ProcessState {
     /// Encodes the state as the bytes of a section.
     ///
     /// # Errors
-    /// [`ProcessStateError::TooLarge`]; [`ProcessStateError::File`].
-    pub fn to_bytes(&self) -> Result<Vec<u8>, ProcessStateError> {
+    /// [`SnapshotError::TooLarge`]; [`SnapshotError::File`].
+    pub fn to_bytes(&self) -> Result<Vec<u8>, SnapshotError> {
         let mut out = Vec::new();
         put(VERSION, &mut out);
         put(self.machine.into(), &mut out);
@@ -124,47 +95,44 @@ impl ProcessState {
         put(count(self.files.len())?, &mut out);
         for file in &self.files {
             if !file.is_valid() {
-                return Err(ProcessStateError::File(file.clone()));
+                return Err(SnapshotError::File(file.clone()));
             }
             for value in [file.start, file.end, file.offset] {
                 out.extend_from_slice(&value.to_le_bytes());
             }
             put_sized(file.name.as_bytes(), &mut out)?;
         }
-        if out.len() as u64 > MAX_BYTES { Err(ProcessStateError::TooLarge(out.len() as u64)) } else { Ok(out) }
+        check_len(SECTION_WORDS, out.len(), MAX_BYTES)?;
+        Ok(out)
     }
 
     /// Decodes the bytes of a section.
     ///
     /// # Errors
-    /// [`ProcessStateError`].
-    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ProcessStateError> {
-        let mut cursor = StateCursor { bytes, at: 0 };
-        let version = cursor.word("version")?;
-        if version != VERSION {
-            return Err(ProcessStateError::Version(version));
-        }
-        let machine = cursor.word("machine")?.try_into().map_err(|_| cursor.invalid("machine"))?;
-        let auxiliary_vector = cursor.text("auxiliary vector")?.to_vec();
+    /// [`SnapshotError`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, SnapshotError> {
+        let mut cursor = SectionCursor { section: SECTION_WORDS, bytes, at: 0 };
+        let version = cursor.u32("version")?;
+        cursor.check_version(version.into())?;
+        let machine = cursor.u32("machine")?.try_into().map_err(|_| cursor.invalid("machine"))?;
+        let auxiliary_vector = sized(&mut cursor, "auxiliary vector")?.to_vec();
         let (mut threads, mut files) = (Vec::new(), Vec::new());
         // Lists grow with what is read, not with what is claimed.
-        for _ in 0..cursor.word("number of threads")? {
-            let number = cursor.word("number of a thread")?;
-            threads.push(ThreadState { number, registers: cursor.text("registers")?.to_vec() });
+        for _ in 0..cursor.u32("number of threads")? {
+            let number = cursor.u32("number of a thread")?;
+            threads.push(ThreadState { number, registers: sized(&mut cursor, "registers")?.to_vec() });
         }
-        for _ in 0..cursor.word("number of files")? {
-            let [start, end, offset] = [cursor.long("file")?, cursor.long("file")?, cursor.long("file")?];
-            let name = std::str::from_utf8(cursor.text("name of a file")?);
-            let name = name.map_err(|_| cursor.invalid("name of a file"))?.to_owned();
+        for _ in 0..cursor.u32("number of files")? {
+            let [start, end, offset] = [cursor.u64("file")?, cursor.u64("file")?, cursor.u64("file")?];
+            let name_len = cursor.u32("name of a file")? as usize;
+            let name = cursor.text(name_len, "name of a file")?.to_owned();
             let file = FileMapping { start, end, offset, name };
             if !file.is_valid() {
                 return Err(cursor.invalid("file"));
             }
             files.push(file);
         }
-        if cursor.at < bytes.len() {
-            return Err(cursor.invalid("end"));
-        }
+        cursor.check_end()?;
         Ok(Self { machine, auxiliary_vector, threads, files })
     }
 }
@@ -180,45 +148,22 @@ fn put(number: u32, out: &mut Vec<u8>) {
 }
 
 /// Appends a length and the bytes.
-fn put_sized(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), ProcessStateError> {
+fn put_sized(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), SnapshotError> {
     put(count(bytes.len())?, out);
     out.extend_from_slice(bytes);
     Ok(())
 }
 
 /// Returns the length of a list or text. Each element takes at least a byte.
-fn count(len: usize) -> Result<u32, ProcessStateError> {
-    u32::try_from(len).map_err(|_| ProcessStateError::TooLarge(len as u64))
+fn count(len: usize) -> Result<u32, SnapshotError> {
+    check_len(SECTION_WORDS, len, MAX_BYTES)?;
+    Ok(u32::try_from(len).expect("at most `MAX_BYTES`"))
 }
 
-struct StateCursor<'a> {
-    bytes: &'a [u8],
-    at: usize,
-}
-
-impl<'a> StateCursor<'a> {
-    fn take(&mut self, len: usize, what: &'static str) -> Result<&'a [u8], ProcessStateError> {
-        let bytes = self.bytes[self.at..].get(..len).ok_or(ProcessStateError::Truncated { at: self.at, what })?;
-        self.at += len;
-        Ok(bytes)
-    }
-
-    fn word(&mut self, what: &'static str) -> Result<u32, ProcessStateError> {
-        Ok(u32::from_le_bytes(self.take(4, what)?.try_into().expect("four bytes")))
-    }
-
-    fn long(&mut self, what: &'static str) -> Result<u64, ProcessStateError> {
-        Ok(u64::from_le_bytes(self.take(8, what)?.try_into().expect("eight bytes")))
-    }
-
-    fn text(&mut self, what: &'static str) -> Result<&'a [u8], ProcessStateError> {
-        let len = self.word(what)? as usize;
-        self.take(len, what)
-    }
-
-    fn invalid(&self, what: &'static str) -> ProcessStateError {
-        ProcessStateError::Invalid { at: self.at, what }
-    }
+/// Reads bytes with their length before them.
+fn sized<'a>(cursor: &mut SectionCursor<'a>, what: &'static str) -> Result<&'a [u8], SnapshotError> {
+    let len = cursor.u32(what)? as usize;
+    cursor.take(len, what)
 }
 
 #[cfg(test)]
@@ -243,7 +188,7 @@ mod tests {
             assert!(ProcessState::from_bytes(&bytes[..len]).is_err(), "{len} bytes");
         }
         let longer = [&bytes[..], &[0]].concat();
-        assert!(matches!(ProcessState::from_bytes(&longer), Err(ProcessStateError::Invalid { what: "end", .. })));
+        assert!(matches!(ProcessState::from_bytes(&longer), Err(SnapshotError::Invalid { what: "end", .. })));
     }
 
     #[test]
@@ -256,18 +201,21 @@ mod tests {
                 assert_eq!(state.to_bytes().unwrap(), damaged, "byte {at}");
             }
         }
-        assert_eq!(ProcessState::from_bytes(&[2, 0, 0, 0]), Err(ProcessStateError::Version(2)));
+        assert_eq!(
+            ProcessState::from_bytes(&[2, 0, 0, 0]),
+            Err(SnapshotError::Version { section: SECTION_WORDS, version: 2 })
+        );
     }
 
     #[test]
     fn states_that_no_reader_would_take_are_not_written() {
         let mut state = sample();
         state.auxiliary_vector = vec![0; usize::try_from(MAX_BYTES).unwrap()];
-        assert!(matches!(state.to_bytes(), Err(ProcessStateError::TooLarge(_))));
+        assert!(matches!(state.to_bytes(), Err(SnapshotError::TooLarge { .. })));
         for (end, name) in [(0x1000, "/bin/a"), (0x2000, "/bin/a\0b")] {
             let file = FileMapping { start: 0x1000, end, offset: 0, name: name.into() };
             let state = ProcessState { files: vec![file.clone()], ..sample() };
-            assert_eq!(state.to_bytes(), Err(ProcessStateError::File(file)));
+            assert_eq!(state.to_bytes(), Err(SnapshotError::File(file)));
         }
     }
 }

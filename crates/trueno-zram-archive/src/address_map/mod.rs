@@ -47,12 +47,14 @@ mod stored;
 
 use trueno_zram_core::PAGE_SIZE;
 
-pub use codec::AddressMapError;
 pub use plan::{AddressError, AddressPlan, AddressSpan};
 pub use stored::{MappedRun, StoredMap, StoredMapping};
 
 /// The section's name in the archive's index.
 pub const SECTION: &str = "address-map";
+
+/// The name of the section in errors.
+const SECTION_WORDS: &str = "address map";
 
 /// The most bytes of a section. Larger ones are rejected before they are read: archives are untrusted, and a map is kept in
 /// memory. A process of 256 GiB in which every second page is touched just fits.

@@ -2,10 +2,10 @@
 
 use trueno_zram_core::PAGE_SIZE;
 
-use super::codec::{AddressMapError, MapCursor, VERSION, state_of};
-use super::{ADDRESS_LIMIT, Consistency, Flags, MAX_BYTES, PageState, SECTION, StateCounts};
+use super::codec::state_of;
+use super::{ADDRESS_LIMIT, Consistency, Flags, MAX_BYTES, PageState, SECTION, SECTION_WORDS, StateCounts};
 use crate::archive::Archive;
-use crate::error::Error;
+use crate::snapshot_section::{SectionCursor, SnapshotError, check_len};
 
 /// The fewest bytes that a mapping takes: gap, flags, length of the name, number of runs, one run.
 const MIN_MAPPING_BYTES: u64 = 5;
@@ -44,7 +44,7 @@ pub struct StoredMapping<'a> {
     /// Its pages.
     pub pages: StateCounts,
     /// The encoded runs.
-    runs: MapCursor<'a>,
+    runs: SectionCursor<'a>,
     run_count: u64,
 }
 
@@ -66,12 +66,9 @@ impl StoredMap {
     /// Reads the map of an archive, or of the pages that a delta stores; `None` if it is not a snapshot of a process.
     ///
     /// # Errors
-    /// [`Error::AddressMap`]; those of [`Archive::section`].
+    /// [`Error::Snapshot`](crate::Error::Snapshot); those of [`Archive::section`].
     pub fn read(archive: &Archive) -> crate::Result<Option<Self>> {
-        let bytes = archive.section(SECTION, MAX_BYTES).map_err(|error| match error {
-            Error::SectionTooLarge { len_bytes, .. } => AddressMapError::TooLarge(len_bytes).into(),
-            error => error,
-        })?;
+        let bytes = archive.section(SECTION, MAX_BYTES)?;
         Ok(bytes.map(Self::from_bytes).transpose()?)
     }
 
@@ -84,25 +81,21 @@ impl StoredMap {
     /// Checks the bytes of a section. The map is complete and in order, or this is an error.
     ///
     /// # Errors
-    /// [`AddressMapError`].
-    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, AddressMapError> {
-        if bytes.len() as u64 > MAX_BYTES {
-            return Err(AddressMapError::TooLarge(bytes.len() as u64));
-        }
-        let mut cursor = MapCursor { bytes: &bytes, at: 0 };
-        let version = cursor.number("version")?;
-        if version != VERSION {
-            return Err(AddressMapError::Version(version));
-        }
-        let pid = cursor.number("process number")?.try_into().map_err(|_| cursor.invalid("process number"))?;
-        let taken_unix_s = cursor.number("time")?;
-        let consistency = match cursor.number("consistency")? {
+    /// [`SnapshotError`].
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, SnapshotError> {
+        check_len(SECTION_WORDS, bytes.len(), MAX_BYTES)?;
+        let mut cursor = SectionCursor { section: SECTION_WORDS, bytes: &bytes, at: 0 };
+        let version = cursor.varint("version")?;
+        cursor.check_version(version)?;
+        let pid = cursor.varint("process number")?.try_into().map_err(|_| cursor.invalid("process number"))?;
+        let taken_unix_s = cursor.varint("time")?;
+        let consistency = match cursor.varint("consistency")? {
             0 => Consistency::Live,
             1 => Consistency::Stopped,
             _ => return Err(cursor.invalid("consistency")),
         };
-        let command = cursor.text("command")?.to_owned();
-        let mapping_count = cursor.number("number of mappings")?;
+        let command = text(&mut cursor, "command")?.to_owned();
+        let mapping_count = cursor.varint("number of mappings")?;
         if mapping_count > cursor.left() / MIN_MAPPING_BYTES {
             return Err(cursor.invalid("number of mappings"));
         }
@@ -115,27 +108,25 @@ impl StoredMap {
             pages.stored += mapping.pages.stored;
             pages.unreadable += mapping.pages.unreadable;
         }
-        if cursor.left() > 0 {
-            return Err(cursor.invalid("end"));
-        }
+        cursor.check_end()?;
         Ok(Self { mappings_at, pid, command, taken_unix_s, consistency, mapping_count, pages, bytes })
     }
 
     /// Checks that the archive has as many pages as the map places in it.
     ///
     /// # Errors
-    /// [`AddressMapError::TooManyPages`].
-    pub fn check_pages(&self, archive_pages: u64) -> Result<(), AddressMapError> {
+    /// [`SnapshotError::TooManyPages`].
+    pub fn check_pages(&self, archive_pages: u64) -> Result<(), SnapshotError> {
         let claimed = self.pages.stored;
         if claimed > archive_pages {
-            return Err(AddressMapError::TooManyPages { claimed, pages: archive_pages });
+            return Err(SnapshotError::TooManyPages { claimed, pages: archive_pages });
         }
         Ok(())
     }
 
     /// Walks the mappings in order of their addresses.
     pub fn mappings(&self) -> impl Iterator<Item = StoredMapping<'_>> {
-        let mut cursor = MapCursor { bytes: &self.bytes, at: self.mappings_at };
+        let mut cursor = SectionCursor { section: SECTION_WORDS, bytes: &self.bytes, at: self.mappings_at };
         let (mut end, mut first_page) = (0, 0);
         (0..self.mapping_count).map(move |_| {
             let mapping = StoredMapping::decode(&mut cursor, end, first_page).expect("checked by from_bytes");
@@ -147,12 +138,12 @@ impl StoredMap {
 
 impl<'a> StoredMapping<'a> {
     /// Reads the mapping at the cursor. `end` is where the one before it ends.
-    fn decode(cursor: &mut MapCursor<'a>, end: u64, first_page: u64) -> Result<Self, AddressMapError> {
-        let gap = cursor.number("gap before a mapping")?.checked_mul(PAGE_SIZE as u64);
+    fn decode(cursor: &mut SectionCursor<'a>, end: u64, first_page: u64) -> Result<Self, SnapshotError> {
+        let gap = cursor.varint("gap before a mapping")?.checked_mul(PAGE_SIZE as u64);
         let start = gap.and_then(|gap| end.checked_add(gap)).ok_or_else(|| cursor.invalid("gap before a mapping"))?;
-        let flags = Flags(cursor.byte("mapping's flags")?);
-        let name = cursor.text("mapping's name")?;
-        let run_count = cursor.number("number of runs")?;
+        let flags = Flags(cursor.take(1, "mapping's flags")?[0]);
+        let name = text(cursor, "mapping's name")?;
+        let run_count = cursor.varint("number of runs")?;
         if run_count == 0 || run_count > cursor.left() {
             return Err(cursor.invalid("number of runs"));
         }
@@ -161,7 +152,7 @@ impl<'a> StoredMapping<'a> {
         let max_pages = ADDRESS_LIMIT.saturating_sub(start) / PAGE_SIZE as u64;
         let mut before = None;
         for _ in 0..run_count {
-            let number = cursor.number("run")?;
+            let number = cursor.varint("run")?;
             let (pages, state) = (number >> 2, state_of(number & 3).ok_or_else(|| cursor.invalid("run"))?);
             let fits = pages > 0 && pages <= max_pages - mapping.pages.total();
             if !fits || before.replace(state) == Some(state) {
@@ -182,7 +173,7 @@ impl<'a> StoredMapping<'a> {
     pub fn runs(self) -> impl Iterator<Item = MappedRun> + use<'a> {
         let (mut cursor, mut start, mut first_page) = (self.runs, self.start, self.first_page);
         (0..self.run_count).map(move |_| {
-            let number = cursor.number("run").expect("checked by from_bytes");
+            let number = cursor.varint("run").expect("checked by from_bytes");
             let state = state_of(number & 3).expect("checked by from_bytes");
             let run = MappedRun { start, pages: number >> 2, state, first_page };
             start = run.end();
@@ -200,6 +191,12 @@ impl MappedRun {
     pub fn end(&self) -> u64 {
         self.start + self.pages * PAGE_SIZE as u64
     }
+}
+
+/// Reads a text with its length before it.
+fn text<'a>(cursor: &mut SectionCursor<'a>, what: &'static str) -> Result<&'a str, SnapshotError> {
+    let len = usize::try_from(cursor.varint(what)?).map_err(|_| cursor.invalid(what))?;
+    cursor.text(len, what)
 }
 
 #[cfg(test)]
@@ -226,7 +223,7 @@ mod tests {
         }
     }
 
-    fn from_bytes(bytes: &[u8]) -> Result<AddressMap, AddressMapError> {
+    fn from_bytes(bytes: &[u8]) -> Result<AddressMap, SnapshotError> {
         StoredMap::from_bytes(bytes.to_vec()).map(|map| map.to_map())
     }
 
@@ -242,7 +239,7 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(from_bytes(&bytes[..len]).is_err(), "{len} of {} bytes", bytes.len());
         }
-        assert!(matches!(from_bytes(&[&bytes[..], &[0]].concat()), Err(AddressMapError::Invalid { what: "end", .. })));
+        assert!(matches!(from_bytes(&[&bytes[..], &[0]].concat()), Err(SnapshotError::Invalid { what: "end", .. })));
     }
 
     #[test]
@@ -268,17 +265,17 @@ mod tests {
     fn a_map_of_another_version_is_refused_by_its_number() {
         let mut bytes = sample().to_bytes().unwrap();
         bytes[0] = 2;
-        assert_eq!(from_bytes(&bytes), Err(AddressMapError::Version(2)));
+        assert_eq!(from_bytes(&bytes), Err(SnapshotError::Version { section: SECTION_WORDS, version: 2 }));
     }
 
     #[test]
     fn what_would_take_much_memory_is_refused_both_ways() {
         let max_bytes = usize::try_from(MAX_BYTES).unwrap();
         let too_large = vec![1; max_bytes + 1];
-        assert_eq!(from_bytes(&too_large), Err(AddressMapError::TooLarge(too_large.len() as u64)));
+        assert!(matches!(from_bytes(&too_large), Err(SnapshotError::TooLarge { .. })));
         let mut map = sample();
         map.mappings[2].name = "x".repeat(max_bytes);
-        assert!(matches!(map.to_bytes(), Err(AddressMapError::TooLarge(_))));
+        assert!(matches!(map.to_bytes(), Err(SnapshotError::TooLarge { .. })));
     }
 
     #[test]
@@ -299,14 +296,14 @@ mod tests {
             stored(!0xfff, 1),
         ] {
             let (start, end) = (wrong.start, wrong.end());
-            assert_eq!(write(vec![stored(0x1000, 1), wrong]), Err(AddressMapError::Mapping { start, end }));
+            assert_eq!(write(vec![stored(0x1000, 1), wrong]), Err(SnapshotError::Mapping { start, end }));
         }
     }
 
     #[test]
     fn numbers_too_long_for_64_bits_are_refused() {
         for bytes in [&[0x80; 11][..], &[0xff; 10], &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]] {
-            assert!(matches!(from_bytes(bytes), Err(AddressMapError::Invalid { what: "version", .. })));
+            assert!(matches!(from_bytes(bytes), Err(SnapshotError::Invalid { what: "version", .. })));
         }
     }
 
@@ -321,7 +318,7 @@ mod tests {
             let mut lying = bytes.clone();
             lying.splice(at..=at, [0xff, 0xff, 0xff, 0xff, 0x7f]);
             let error = from_bytes(&lying).unwrap_err();
-            assert!(matches!(error, AddressMapError::Invalid { what: wrong, .. } if wrong == what), "{error}");
+            assert!(matches!(error, SnapshotError::Invalid { what: wrong, .. } if wrong == what), "{error}");
         }
     }
 
@@ -329,6 +326,6 @@ mod tests {
     fn a_map_of_more_pages_than_the_archive_has_is_rejected() {
         let map = StoredMap::from_bytes(sample().to_bytes().unwrap()).unwrap();
         assert_eq!(map.check_pages(7), Ok(()));
-        assert_eq!(map.check_pages(6), Err(AddressMapError::TooManyPages { claimed: 7, pages: 6 }));
+        assert_eq!(map.check_pages(6), Err(SnapshotError::TooManyPages { claimed: 7, pages: 6 }));
     }
 }

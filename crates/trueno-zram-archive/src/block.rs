@@ -102,31 +102,25 @@ impl Block {
 
     /// Compares the block with its checksum, as far as that takes no decoding: the decoder of Zstandard compares the rest.
     pub(crate) fn verify(&self, window: &[u8]) -> Result<()> {
-        if self.format == Format::Zstd {
-            return self.verify_frame(window);
-        }
-        let stored = &window[self.start + self.len..][..4];
-        let expected = u32::from_le_bytes(stored.try_into().expect("four bytes"));
-        let actual = match self.zero_pages {
-            0 => xxh32(self.bytes(window)),
-            pages => zero_block(pages).checksum,
+        let (stored, actual) = match self.format {
+            Format::Lz4 => {
+                let actual = match self.zero_pages {
+                    0 => xxh32(self.bytes(window)),
+                    pages => zero_block(pages).checksum,
+                };
+                (window[self.start + self.len..].first_chunk(), actual)
+            }
+            Format::Zstd => {
+                let frame = self.page_frame(window).filter(|frame| frame.raw && frame.checksum);
+                let Some(frame) = frame else { return Ok(()) };
+                let bytes = self.bytes(window);
+                (bytes.last_chunk(), u32::from_le_bytes(content_checksum(frame.raw_content(bytes))))
+            }
         };
+        let expected = u32::from_le_bytes(*stored.expect("the checksum is in the window"));
         if actual == expected {
             return Ok(());
         }
-        Err(Error::BlockChecksum { at: self.at, page: self.page, expected, actual })
-    }
-
-    fn verify_frame(&self, window: &[u8]) -> Result<()> {
-        let frame = self.page_frame(window).filter(|frame| frame.raw && frame.checksum);
-        let Some(frame) = frame else { return Ok(()) };
-        let bytes = self.bytes(window);
-        let stored = bytes.last_chunk().expect("a frame with a checksum ends with it");
-        let actual = content_checksum(frame.raw_content(bytes));
-        if actual == *stored {
-            return Ok(());
-        }
-        let (expected, actual) = (u32::from_le_bytes(*stored), u32::from_le_bytes(actual));
         Err(Error::BlockChecksum { at: self.at, page: self.page, expected, actual })
     }
 

@@ -91,10 +91,15 @@ impl HashList {
 
     /// Returns the pages that are not zero, with their hashes.
     pub(crate) fn pages(&self) -> impl Iterator<Item = (u64, PageHash)> {
+        let pages = self.runs().flat_map(|(first_page, hashes)| (first_page..).zip(hashes));
+        pages.map(|(page, hash)| (page, PageHash::from_bytes(*hash)))
+    }
+
+    /// Returns the runs of pages that are not zero: the first page of each, and the hashes of its pages.
+    fn runs(&self) -> impl Iterator<Item = (u64, &[[u8; PAGE_HASH_LEN]])> {
         let hashes = self.hashes();
         let ends = self.runs.iter().skip(1).map(|run| run.first_hash).chain([hashes.len()]);
-        let of_run = |(run, end): (&HashRun, usize)| (run.first_page..).zip(&hashes[run.first_hash..end]);
-        self.runs.iter().zip(ends).flat_map(of_run).map(|(page, hash)| (page, PageHash::from_bytes(*hash)))
+        self.runs.iter().zip(ends).map(|(run, end)| (run.first_page, &hashes[run.first_hash..end]))
     }
 
     /// Returns the hash of a page; `None` for zero pages and pages that do not exist.
@@ -123,27 +128,17 @@ impl HashList {
 
     /// Encodes the section: the lengths of runs of pages that are hashed and of zero pages by turns, then the hashes.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![VERSION];
-        let ends = self.runs.iter().skip(1).map(|run| run.first_hash).chain([self.hashes().len()]);
-        let (mut at, mut is_first) = (0, true);
-        for (run, end) in self.runs.iter().zip(ends) {
-            let zeros = run.first_page - at;
-            if is_first && zeros > 0 {
-                bytes.push(0);
+        let (mut bytes, mut at) = (vec![VERSION], 0);
+        for (first_page, hashes) in self.runs().chain([(self.page_count, &[][..])]) {
+            if first_page > at {
+                // Before zero pages at the start, a run of no hashed pages.
+                bytes.extend((at == 0).then_some(0));
+                varint::put(first_page - at, &mut bytes);
             }
-            if zeros > 0 {
-                varint::put(zeros, &mut bytes);
+            if !hashes.is_empty() {
+                varint::put(hashes.len() as u64, &mut bytes);
             }
-            let len = (end - run.first_hash) as u64;
-            varint::put(len, &mut bytes);
-            at = run.first_page + len;
-            is_first = false;
-        }
-        if at < self.page_count {
-            if is_first {
-                bytes.push(0);
-            }
-            varint::put(self.page_count - at, &mut bytes);
+            at = first_page + hashes.len() as u64;
         }
         bytes.extend_from_slice(self.hashes().as_flattened());
         bytes

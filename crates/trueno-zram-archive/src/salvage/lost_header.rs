@@ -136,12 +136,9 @@ fn first_block(start: &[u8], at: usize, block_checksums: bool) -> Option<usize> 
 /// Returns bytes as long as the damaged header, which a reader takes for a header with these fields.
 fn replacement(start: &[u8], header_len: usize, block_checksums: bool, max_block_len: usize) -> Vec<u8> {
     // Blocks that are independent can be read as linked ones. The content size is not certain.
-    let header = |content_checksum| Lz4Header {
-        independent: false,
-        block_checksums,
-        content_checksum,
-        content_size: None,
-        max_block_len,
+    let header = |content_checksum| {
+        let archive = Lz4Header::archive(None, block_checksums, content_checksum);
+        Lz4Header { independent: false, max_block_len, ..archive }
     };
     // An end without a checksum is rare, so it is believed only if the flags fit what was found.
     let flags = start[4] & !(1 << 5);

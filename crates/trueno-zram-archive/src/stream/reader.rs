@@ -352,13 +352,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
         match magic {
             FRAME_MAGIC if !mixed => self.start_frame(at)?,
             LEGACY_MAGIC if !mixed => {
-                let header = Lz4Header {
-                    independent: true,
-                    block_checksums: false,
-                    content_checksum: false,
-                    content_size: None,
-                    max_block_len: LEGACY_BLOCK_LEN,
-                };
+                let header = Lz4Header { max_block_len: LEGACY_BLOCK_LEN, ..Lz4Header::archive(None, false, false) };
                 self.frame = Some(FrameState::new(at, content_start, header, FrameShape::Legacy, None));
             }
             other if other & !15 == SKIPPABLE_MAGIC => {

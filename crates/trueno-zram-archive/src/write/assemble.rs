@@ -72,9 +72,7 @@ impl Layout {
                 let compressed = lz4_flex::block::compress(bytes);
                 let raw = compressed.len() >= bytes.len();
                 let block = if raw { bytes } else { &compressed[..] };
-                let start = out.len();
-                out.resize(start + self.overhead() + block.len(), 0);
-                put_block(if raw { RAW_BLOCK_FLAG } else { 0 }, block, self.block_checksums(), &mut out[start..]);
+                put_block(if raw { RAW_BLOCK_FLAG } else { 0 }, block, self.block_checksums(), out);
                 Ok(if raw { PageEntry::Raw(short(block.len())) } else { PageEntry::Packed(short(block.len())) })
             }
             Self::Zstd { checksums } => {
@@ -84,16 +82,13 @@ impl Layout {
                 let packed = single_block(&frame, bytes.len())
                     .map(|one| (one.block, packed_frame_len(bytes.len(), one.block.len(), *checksums)))
                     .filter(|(_, len)| *len < self.stored_len(raw));
-                let start = out.len();
                 Ok(match packed {
                     Some((block, len)) => {
-                        out.resize(start + len, 0);
-                        put_packed(bytes.len(), block, checksum, &mut out[start..]);
+                        put_packed(bytes.len(), block, checksum, out);
                         PageEntry::Packed(short(len))
                     }
                     None => {
-                        out.resize(start + self.stored_len(raw), 0);
-                        put_raw(bytes, checksum, &mut out[start..]);
+                        put_raw(bytes, checksum, out);
                         raw
                     }
                 })
@@ -101,13 +96,13 @@ impl Layout {
         }
     }
 
-    /// Writes the block of a page to `out`, which has its length. `plain` is the uncompressed page, if the caller has it.
+    /// Appends the block of a page. `plain` is the uncompressed page, if the caller has it.
     pub(crate) fn put_page(
         &self,
         entry: PageEntry,
         page: PageData<'_>,
         plain: Option<&Page>,
-        out: &mut [u8],
+        out: &mut Vec<u8>,
     ) -> Result<()> {
         match self {
             Self::Lz4(header) => {
@@ -128,34 +123,30 @@ impl Layout {
     }
 }
 
-/// Writes an LZ4 block with its size word and, if asked for, its checksum.
-fn put_block(flag: u32, bytes: &[u8], checksummed: bool, out: &mut [u8]) {
+/// Appends an LZ4 block with its size word and, if asked for, its checksum.
+fn put_block(flag: u32, bytes: &[u8], checksummed: bool, out: &mut Vec<u8>) {
     let size = u32::try_from(bytes.len()).expect("a block is short") | flag;
-    let (head, rest) = out.split_at_mut(4);
-    let (body, tail) = rest.split_at_mut(bytes.len());
-    head.copy_from_slice(&size.to_le_bytes());
-    body.copy_from_slice(bytes);
+    out.extend(size.to_le_bytes());
+    out.extend_from_slice(bytes);
     if checksummed {
-        tail.copy_from_slice(&xxh32(bytes).to_le_bytes());
+        out.extend(xxh32(bytes).to_le_bytes());
     }
 }
 
-/// Writes the Zstandard frame of a page. Without the plain page, one that has to be hashed or stored is decoded.
+/// Appends the Zstandard frame of a page. Without the plain page, one that has to be hashed or stored is decoded.
 fn put_frame(
     entry: PageEntry,
     page: PageData<'_>,
     checksums: bool,
     plain: Option<&Page>,
-    out: &mut [u8],
+    out: &mut Vec<u8>,
 ) -> Result<()> {
     let packed = if page.kind() == PageKind::Zstd { single_block(page.bytes(), PAGE_SIZE) } else { None };
     match (entry, packed) {
         (PageEntry::Word, packed) => {
             let word = packed.and_then(|packed| word_of_block(packed.block)).copied();
             let word = word.or_else(|| page.bytes().try_into().ok()).expect("such a page is held as its word");
-            let mut frame = Vec::with_capacity(out.len());
-            put_word(word, checksums, &mut frame);
-            out.copy_from_slice(&frame);
+            put_word(word, checksums, out);
         }
         (PageEntry::Packed(_), Some(packed)) => {
             let checksum = match packed.checksum {

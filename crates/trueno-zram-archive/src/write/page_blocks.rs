@@ -24,21 +24,18 @@ const SAFE_RUN_PAGES: usize = 15;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockShape {
     layout: Layout,
+    /// The most zero pages in one block.
+    max_zeros: usize,
     /// The archive has page hashes.
     page_hashes: bool,
 }
 
 impl BlockShape {
     pub(crate) fn new(layout: Layout, page_hashes: bool) -> Self {
-        Self { layout, page_hashes }
-    }
-
-    /// Returns the most zero pages in one block.
-    fn max_zeros(&self) -> usize {
-        let max_pages = self.layout.format().run_pages();
-        let misleads_lz4 =
-            matches!(self.layout, Layout::Lz4(header) if header.block_checksums && !header.content_checksum);
-        if misleads_lz4 { max_pages.min(SAFE_RUN_PAGES) } else { max_pages }
+        let run_pages = layout.format().run_pages();
+        let misleads_lz4 = matches!(layout, Layout::Lz4(header) if header.block_checksums && !header.content_checksum);
+        let max_zeros = if misleads_lz4 { SAFE_RUN_PAGES } else { run_pages };
+        Self { layout, max_zeros, page_hashes }
     }
 }
 
@@ -72,9 +69,7 @@ impl BlockShape {
 pub struct PageBlocks {
     first_page: u64,
     next_page: u64,
-    layout: Layout,
-    max_zeros: usize,
-    run_pages: u64,
+    shape: BlockShape,
     bytes: Vec<u8>,
     entries: Vec<PageEntry>,
     /// Zero pages at the end, which have no block yet.
@@ -112,10 +107,8 @@ impl PageBlocks {
     }
 
     fn with_memory(first_page: u64, shape: BlockShape, bytes: Vec<u8>, entries: Vec<PageEntry>) -> Self {
-        let layout = shape.layout;
-        let (max_zeros, run_pages) = (shape.max_zeros(), layout.format().run_pages() as u64);
         let (next_page, hashes) = (first_page, shape.page_hashes.then(HashList::default));
-        Self { first_page, next_page, layout, max_zeros, run_pages, bytes, entries, zeros: 0, tail_bytes: 0, hashes }
+        Self { first_page, next_page, shape, bytes, entries, zeros: 0, tail_bytes: 0, hashes }
     }
 
     /// Adds a compressed page. Consecutive zero pages share blocks.
@@ -160,11 +153,9 @@ impl PageBlocks {
             self.push_zero();
             return Ok(());
         }
-        let entry = self.layout.entry_of(page)?;
+        let entry = self.shape.layout.entry_of(page)?;
         self.end_run();
-        let start = self.bytes.len();
-        self.bytes.resize(start + self.layout.stored_len(entry), 0);
-        self.layout.put_page(entry, page, plain, &mut self.bytes[start..])?;
+        self.shape.layout.put_page(entry, page, plain, &mut self.bytes)?;
         self.entries.push(entry);
         self.next_page += 1;
         Ok(())
@@ -234,7 +225,7 @@ impl PageBlocks {
             return Err(Error::Misuse(format!("a tail is shorter than a page; this one has {} bytes", bytes.len())));
         }
         self.end_run();
-        let entry = self.layout.put_tail(bytes, &mut self.bytes)?;
+        let entry = self.shape.layout.put_tail(bytes, &mut self.bytes)?;
         self.entries.push(entry);
         self.next_page += 1;
         self.tail_bytes = bytes.len();
@@ -309,7 +300,7 @@ impl PageBlocks {
             return Ok(());
         }
         let (mut from, mut to, mut kept) = (0, 0, keep.iter());
-        let layout = self.layout;
+        let layout = self.shape.layout;
         self.entries.retain(|entry| {
             let len = layout.stored_len(*entry);
             let keep = kept.next().is_some_and(|keep| *keep);
@@ -341,14 +332,15 @@ impl PageBlocks {
     fn push_zero(&mut self) {
         self.zeros += 1;
         self.next_page += 1;
-        if usize::from(self.zeros) == self.max_zeros || self.next_page.is_multiple_of(self.run_pages) {
+        let run_pages = self.shape.layout.format().run_pages() as u64;
+        if usize::from(self.zeros) == self.shape.max_zeros || self.next_page.is_multiple_of(run_pages) {
             self.end_run();
         }
     }
 
     fn end_run(&mut self) {
         if self.zeros > 0 {
-            self.layout.put_zeros(self.zeros, &mut self.bytes);
+            self.shape.layout.put_zeros(self.zeros, &mut self.bytes);
             self.entries.push(PageEntry::Zeros(self.zeros));
             self.zeros = 0;
         }

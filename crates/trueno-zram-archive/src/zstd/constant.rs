@@ -7,7 +7,7 @@ use xxhash_rust::xxh64::Xxh64;
 
 use crate::index::layout::GROUP_PAGES;
 use crate::zstd::frame::{
-    CHECKSUM_FLAG, CHECKSUM_LEN, FramePeek, PageFrame, RLE, ZSTD_MAGIC, block_header, checksum_len, content_checksum,
+    BlockHeader, CHECKSUM_FLAG, CHECKSUM_LEN, FramePeek, PageFrame, RLE, ZSTD_MAGIC, checksum_len, content_checksum,
     low_half, page_header,
 };
 
@@ -48,7 +48,7 @@ pub(crate) fn put_zeros(pages: usize, checksum: bool, out: &mut Vec<u8>) {
     while left > 0 {
         let size = left.min(MAX_BLOCK_LEN);
         left -= size;
-        out.extend(block_header(RLE, size, left == 0));
+        out.extend(BlockHeader { last: left == 0, block_type: RLE, size }.encode());
         out.push(0);
     }
     if checksum {

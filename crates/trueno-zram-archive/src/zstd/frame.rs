@@ -85,11 +85,25 @@ pub(crate) fn page_header(content_len: usize, checksum: bool) -> ([u8; 7], usize
     }
 }
 
-/// Returns the header of a block that is the last of its frame, or not.
-pub(crate) fn block_header(block_type: u32, size: usize, last: bool) -> [u8; BLOCK_HEADER_LEN] {
-    let size = u32::try_from(size).expect("blocks have at most 128 KiB");
-    let [a, b, c, _] = (size << 3 | block_type << 1 | u32::from(last)).to_le_bytes();
-    [a, b, c]
+/// The fields of a block header.
+pub(crate) struct BlockHeader {
+    /// The block is the last one of its frame.
+    pub(crate) last: bool,
+    pub(crate) block_type: u32,
+    pub(crate) size: usize,
+}
+
+impl BlockHeader {
+    fn parse([a, b, c]: [u8; BLOCK_HEADER_LEN]) -> Self {
+        let fields = u32::from_le_bytes([a, b, c, 0]);
+        Self { last: fields & 1 != 0, block_type: fields >> 1 & 3, size: (fields >> 3) as usize }
+    }
+
+    pub(crate) fn encode(&self) -> [u8; BLOCK_HEADER_LEN] {
+        let size = u32::try_from(self.size).expect("blocks have at most 128 KiB");
+        let [a, b, c, _] = (size << 3 | self.block_type << 1 | u32::from(self.last)).to_le_bytes();
+        [a, b, c]
+    }
 }
 
 /// Returns the length of the checksum that ends a frame; 0 if it has none.
@@ -179,8 +193,7 @@ pub(crate) fn peek_frame(bytes: &[u8]) -> FramePeek {
     let Some(block) = bytes.get(header.len..).and_then(<[u8]>::first_chunk::<BLOCK_HEADER_LEN>) else {
         return incomplete(header.len + BLOCK_HEADER_LEN);
     };
-    let block = u32::from_le_bytes([block[0], block[1], block[2], 0]);
-    let (last, block_type, size) = (block & 1 != 0, block >> 1 & 3, (block >> 3) as usize);
+    let BlockHeader { last, block_type, size } = BlockHeader::parse(*block);
     let stored_len = if block_type == RLE { 1 } else { size };
     let len = header.len + BLOCK_HEADER_LEN + stored_len + checksum_len(header.checksum);
     let possible = match block_type {
@@ -219,9 +232,8 @@ pub(crate) fn single_block(frame: &[u8], content_len: usize) -> Option<SingleBlo
     } else {
         (rest, None)
     };
-    let &[a, b, c, ref body @ ..] = block else { return None };
-    let fields = u32::from_le_bytes([a, b, c, 0]);
-    let (last, block_type, size) = (fields & 1 != 0, fields >> 1 & 3, (fields >> 3) as usize);
+    let (header, body) = block.split_first_chunk()?;
+    let BlockHeader { last, block_type, size } = BlockHeader::parse(*header);
     let whole = match block_type {
         RAW => size == content_len && body.len() == size,
         RLE => size == content_len && body.len() == 1,
@@ -231,30 +243,21 @@ pub(crate) fn single_block(frame: &[u8], content_len: usize) -> Option<SingleBlo
     (last && whole).then_some(SingleBlock { block, checksum })
 }
 
-/// Writes the frame of a page that a codec has compressed to `out`, which has the frame's length.
-pub(crate) fn put_packed(content_len: usize, block: &[u8], checksum: Option<[u8; CHECKSUM_LEN]>, out: &mut [u8]) {
+/// Appends the frame of a page that a codec has compressed to `block`, which has its header.
+pub(crate) fn put_packed(content_len: usize, block: &[u8], checksum: Option<[u8; CHECKSUM_LEN]>, out: &mut Vec<u8>) {
     let (header, header_len) = page_header(content_len, checksum.is_some());
-    let (head, rest) = out.split_at_mut(header_len);
-    head.copy_from_slice(&header[..header_len]);
-    let (body, tail) = rest.split_at_mut(block.len());
-    body.copy_from_slice(block);
-    if let Some(checksum) = checksum {
-        tail.copy_from_slice(&checksum);
-    }
+    out.extend_from_slice(&header[..header_len]);
+    out.extend_from_slice(block);
+    out.extend(checksum.iter().flatten());
 }
 
-/// Writes a frame with a raw block to `out`, which has the frame's length.
-pub(crate) fn put_raw(content: &[u8], checksum: Option<[u8; CHECKSUM_LEN]>, out: &mut [u8]) {
+/// Appends a frame with a raw block.
+pub(crate) fn put_raw(content: &[u8], checksum: Option<[u8; CHECKSUM_LEN]>, out: &mut Vec<u8>) {
     let (header, header_len) = page_header(content.len(), checksum.is_some());
-    let (head, rest) = out.split_at_mut(header_len);
-    head.copy_from_slice(&header[..header_len]);
-    let (block, rest) = rest.split_at_mut(BLOCK_HEADER_LEN);
-    block.copy_from_slice(&block_header(RAW, content.len(), true));
-    let (body, tail) = rest.split_at_mut(content.len());
-    body.copy_from_slice(content);
-    if let Some(checksum) = checksum {
-        tail.copy_from_slice(&checksum);
-    }
+    out.extend_from_slice(&header[..header_len]);
+    out.extend(BlockHeader { last: true, block_type: RAW, size: content.len() }.encode());
+    out.extend_from_slice(content);
+    out.extend(checksum.iter().flatten());
 }
 
 /// Returns the length of the frame that [`put_packed`] writes.

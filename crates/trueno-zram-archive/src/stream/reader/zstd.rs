@@ -22,14 +22,8 @@ impl<R: Read> FrameReader<'_, R> {
         Format::Zstd.check_supported()?;
         (self.format, self.expected_index) = (Some(Format::Zstd), None);
         self.note_missing_seek_table();
-        let mut header = Lz4Header {
-            independent: true,
-            // Frames tell themselves whether they have a checksum.
-            block_checksums: true,
-            content_checksum: false,
-            content_size: None,
-            max_block_len: PAGE_SIZE,
-        };
+        // An LZ4 frame with these fields is read alike. Each Zstandard frame tells whether it has a checksum.
+        let mut header = Lz4Header { max_block_len: PAGE_SIZE, ..Lz4Header::archive(None, true, false) };
         let content_start = self.summary.content_len;
         if let FramePeek::Page(seen) = peek_next_frame(&mut self.input)? {
             let layout = Layout::Zstd { checksums: seen.checksum };

@@ -248,27 +248,31 @@ impl Error {
     /// Turns an error of an archive that lies within a file, from the byte `start` on, into one of the file, where the page has
     /// another number.
     pub(crate) fn within(mut self, start: u64, number: Option<u64>) -> Self {
-        match &mut self {
-            Self::Truncated { at, page, .. }
-            | Self::BlockTooLarge { at, page, .. }
-            | Self::BlockChecksum { at, page, .. }
-            | Self::Block { at, page, .. } => (*at, *page) = (at.saturating_add(start), number),
-            Self::Read { at, .. } | Self::Header { at, .. } => *at = at.saturating_add(start),
-            _ => {}
+        if let Some((at, page)) = self.location_mut() {
+            (*at, *page) = (at.saturating_add(start), number);
+        } else if let Self::Read { at, .. } | Self::Header { at, .. } = &mut self {
+            *at = at.saturating_add(start);
         }
         self
     }
 
     /// Adds the page to an error that does not name one.
     pub(crate) fn in_page(mut self, number: Option<u64>) -> Self {
-        match &mut self {
-            Self::Truncated { page, .. }
-            | Self::BlockTooLarge { page, .. }
-            | Self::BlockChecksum { page, .. }
-            | Self::Block { page, .. } => *page = page.or(number),
-            _ => {}
+        if let Some((_, page)) = self.location_mut() {
+            *page = page.or(number);
         }
         self
+    }
+
+    /// Returns the position and the page of an error that may have both.
+    fn location_mut(&mut self) -> Option<(&mut u64, &mut Option<u64>)> {
+        match self {
+            Self::Truncated { at, page, .. }
+            | Self::BlockTooLarge { at, page, .. }
+            | Self::BlockChecksum { at, page, .. }
+            | Self::Block { at, page, .. } => Some((at, page)),
+            _ => None,
+        }
     }
 }
 
@@ -307,9 +311,6 @@ fn start_of(magic: [u8; 4]) -> String {
     if HEAD_MAGIC.starts_with(&magic) {
         return "it is a delta, which can only be read from a file, with its base".to_owned();
     }
-    format!("it starts with {}", hex(&magic))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
+    let [a, b, c, d] = magic;
+    format!("it starts with {a:02x} {b:02x} {c:02x} {d:02x}")
 }

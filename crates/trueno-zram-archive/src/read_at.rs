@@ -103,12 +103,6 @@ impl ReadAt for FileSpan {
     }
 }
 
-impl std::fmt::Debug for FileSpan {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "FileSpan({} bytes at {})", self.len, self.start)
-    }
-}
-
 /// A part of a file, read from its start to its end.
 pub(crate) struct SequentialReader {
     file: Arc<dyn ReadAt>,

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::hashes::content_hash::xxh32;
 use crate::hashes::page_hash::PAGE_HASH_LEN;
-use crate::index::layout::{GROUP_PAGES, pages_of};
+use crate::index::layout::{Fields, GROUP_PAGES, pages_of};
 
 use super::identity::{ArchiveIdentity, IDENTITY_LEN};
 use super::map::OriginCounts;
@@ -55,8 +55,8 @@ impl MapRecord {
     }
 
     pub(crate) fn decode(record: [u8; RECORD_LEN]) -> Self {
-        let [a, b, c, d, e, f, g, h] = record;
-        Self { len_bytes: u32::from_le_bytes([a, b, c, d]), checksum: u32::from_le_bytes([e, f, g, h]) }
+        let mut fields = Fields(&record);
+        Self { len_bytes: fields.u32(), checksum: fields.u32() }
     }
 }
 
@@ -146,28 +146,17 @@ impl DeltaFooter {
         if !bytes.ends_with(&FOOTER_MAGIC) {
             return Err(Error::delta("it has no footer: the file is cut short, or something follows it"));
         }
-        let (fields, end) = bytes.split_at(FOOTER_LEN - 12);
-        if end[..4] != xxh32(fields).to_le_bytes() {
+        let mut fields = Fields(bytes);
+        let [content_len, stored_len, map_len, zero, base, stored] = std::array::from_fn(|_| fields.u64());
+        let (base_len, digest, version) = (fields.u32(), fields.take(), fields.u32());
+        if fields.u32() != xxh32(&bytes[..FOOTER_LEN - 12]) {
             return Err(Error::delta("the checksum of its footer is wrong"));
         }
-        let (longs, _) = fields.as_chunks::<8>();
-        let long = |number: usize| u64::from_le_bytes(longs[number]);
-        let shorts = &fields[6 * 8..];
-        let (base_len, shorts) = shorts.split_first_chunk().expect("as long as the fields");
-        let (digest, version) = shorts.split_first_chunk().expect("as long as the fields");
-        if version != VERSION.to_le_bytes() {
-            let version: Vec<_> = version.iter().rev().map(|byte| format!("{byte:02x}")).collect();
-            let version = version.concat();
+        if version != VERSION {
             return Err(Error::delta(format!("unknown version {version}; this reader knows version {VERSION}")));
         }
-        let footer = Self {
-            content_len: long(0),
-            stored_len: long(1),
-            map_len: long(2),
-            counts: OriginCounts { zero: long(3), base: long(4), stored: long(5) },
-            base_len: u32::from_le_bytes(*base_len),
-            digest: *digest,
-        };
+        let counts = OriginCounts { zero, base, stored };
+        let footer = Self { content_len, stored_len, map_len, counts, base_len, digest };
         if footer.content_len > MAX_CONTENT_LEN {
             return Err(Error::delta("its content is longer than a delta may hold"));
         }

@@ -9,7 +9,7 @@ use crate::format::Layout;
 use crate::hashes::content_hash::xxh32;
 use crate::index::builder::zero_entries;
 use crate::index::entry::PageEntry;
-use crate::index::layout::{ENTRY_LEN, GROUP_PAGES, HEAD_LEN, IndexFooter, pages_of};
+use crate::index::layout::{ENTRY_LEN, GROUP_PAGES, GroupRecord, HEAD_LEN, IndexFooter, pages_of};
 use crate::index::table::GroupTable;
 use crate::read_at::{ReadAt, read_at};
 
@@ -106,7 +106,7 @@ impl GroupIndex<'_> {
     pub(crate) fn places(self, number: u64) -> Result<Vec<BlockPlace>> {
         let first_page = number * GROUP_PAGES as u64;
         let group = self.table.get(number).ok_or_else(|| bad_entries(number, "do not exist"))?;
-        let entries = self.entries(number)?;
+        let entries = self.entries(number, group)?;
         let end = self.end(number);
         places(&entries, first_page, group.offset, self.layout)
             .filter(|(_, after)| *after == end)
@@ -115,10 +115,8 @@ impl GroupIndex<'_> {
     }
 
     /// Reads the entries of a group.
-    fn entries(self, number: u64) -> Result<Vec<PageEntry>> {
+    fn entries(self, number: u64, group: GroupRecord) -> Result<Vec<PageEntry>> {
         let Self { file, footer, table, .. } = self;
-        let bad = |what: &str| bad_entries(number, what);
-        let group = table.get(number).ok_or_else(|| bad("do not exist"))?;
         let pages = (pages_of(footer.content_len) - number * GROUP_PAGES as u64).min(GROUP_PAGES as u64);
         if group.all_zeros {
             return Ok(zero_entries(pages, footer.format).collect());
@@ -128,11 +126,11 @@ impl GroupIndex<'_> {
         let skipped = HEAD_LEN as u64 + table.stored_before(number) * (GROUP_PAGES * ENTRY_LEN) as u64;
         read_at(file, footer.frame_len + skipped, bytes)?;
         if xxh32(bytes) != group.checksum {
-            return Err(bad("are damaged"));
+            return Err(bad_entries(number, "are damaged"));
         }
         let (entries, _) = bytes.as_chunks();
         let known: Option<Vec<_>> = entries.iter().map(|entry| PageEntry::decode(*entry, footer.format)).collect();
-        known.ok_or_else(|| bad("have an unknown form"))
+        known.ok_or_else(|| bad_entries(number, "have an unknown form"))
     }
 
     /// Returns the position after the last block of a group.

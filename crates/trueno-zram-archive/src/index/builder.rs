@@ -10,7 +10,6 @@ use crate::lz4::header::SKIPPABLE_HEAD_LEN;
 use crate::zstd::seek_table::{ExpectedTable, SeekEntry};
 
 /// An index under construction.
-#[derive(Debug)]
 pub(crate) struct IndexBuilder {
     layout: Layout,
     /// Offset of the next block from the start of the archive.
@@ -29,7 +28,6 @@ pub(crate) struct IndexBuilder {
 }
 
 /// The index of a whole archive.
-#[derive(Debug)]
 pub(crate) struct BuiltIndex {
     pub(crate) layout: Layout,
     pub(crate) groups: Vec<GroupRecord>,

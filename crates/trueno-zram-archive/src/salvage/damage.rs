@@ -99,8 +99,10 @@ impl DamageKind {
         match error {
             Error::BlockChecksum { .. } => Some(Self::Checksum),
             Error::Block { .. } => Some(Self::Block),
-            Error::BlockTooLarge { .. } | Error::Header { .. } | Error::Dictionary { .. } => Some(Self::Header),
-            Error::TrailingGarbage { .. } => Some(Self::Header),
+            Error::BlockTooLarge { .. }
+            | Error::Header { .. }
+            | Error::Dictionary { .. }
+            | Error::TrailingGarbage { .. } => Some(Self::Header),
             Error::Truncated { .. } => Some(Self::Truncated),
             Error::ContentSize { .. } | Error::ContentChecksum { .. } => Some(Self::Content),
             _ => None,

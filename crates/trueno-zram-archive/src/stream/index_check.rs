@@ -12,7 +12,6 @@ use crate::stream::reader::IndexVerdict;
 const WITHIN: &str = "the index";
 
 /// A frame that an index may describe.
-#[derive(Debug)]
 pub(crate) struct ExpectedIndex {
     pub(crate) index: BuiltIndex,
     pub(crate) content_len: u64,

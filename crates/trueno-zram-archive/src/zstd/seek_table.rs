@@ -116,9 +116,3 @@ impl ExpectedTable {
         Ok(found && hash.digest() == self.hash.digest())
     }
 }
-
-impl std::fmt::Debug for ExpectedTable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ExpectedTable({} frames)", self.frames)
-    }
-}

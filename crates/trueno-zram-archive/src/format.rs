@@ -174,9 +174,8 @@ impl Layout {
     /// Returns the least length of a group, the last one excepted.
     pub(crate) fn min_group_len(&self) -> u64 {
         match self {
-            // 64 runs of 16 zero pages.
-            Self::Lz4(_) => 64 * 270,
-            // One run of zeros.
+            // Runs of zeros, without checksums.
+            Self::Lz4(_) => (GROUP_PAGES / RUN_PAGES * (4 + constant::zero_block(RUN_PAGES).bytes.len())) as u64,
             Self::Zstd { .. } => zstd_constant::zero_frame_len(GROUP_PAGES, false) as u64,
         }
     }

@@ -8,7 +8,7 @@
 //! - [`FrameReader`] streams archives and all other .lz4 and .zst files.
 //! - [`DeltaWriter`] stores only the pages in which an image differs from another archive; [`Delta`] reads them, and
 //!   [`PageArchive`] is either of the two. `ArchiveOpener` of the crate `trueno-zram-io` finds the bases of deltas.
-//! - [`Pages`] is what all of them are to their readers, and what other sources can implement.
+//! - [`Pages`] is the trait of all sources of pages: archives, deltas, plain files, and those of other crates.
 //! - [`address_map`] and [`process_state`] are the sections of an archive that is a snapshot of a process.
 //! - [`SalvageReader`] restores what is left of a damaged file.
 //!
@@ -22,7 +22,7 @@
 //! # Ok::<(), trueno_zram_archive::Error>(())
 //! ```
 //!
-//! Pages are compressed and decoded on the CPU, unless the caller lends a codec: readers take any [`BatchCodec`], and the
+//! Pages are compressed and decoded on the CPU, unless the caller brings a codec: readers take any [`BatchCodec`], and the
 //! writer takes any [`CompressedBatch`]. These and the other types of the codec crate that appear here are re-exported; its
 //! errors are [`CodecError`].
 //!

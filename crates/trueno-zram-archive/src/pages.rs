@@ -30,6 +30,15 @@ pub trait Pages: Send + Sync {
 
     /// Reads consecutive pages, from `first` on. A shorter last page is filled up with zeros.
     ///
+    /// ```
+    /// use trueno_zram_archive::{Image, Pages};
+    /// let (image, mut pages) = (Image::new(vec![[7; 4096]; 3]), [[0; 4096]; 2]);
+    /// image.read(1, &mut pages)?;
+    /// assert_eq!(pages, [[7; 4096]; 2]);
+    /// assert!(image.read(2, &mut pages).is_err());
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::PageRange`] for pages past the end; others if a page is damaged or cannot be read. A source must never
     /// return other bytes than those that were saved.
@@ -54,17 +63,49 @@ pub trait Pages: Send + Sync {
 
     /// Returns `true` if a page is known to be zero. Sources that would have to read it may return `false`.
     ///
+    /// ```
+    /// use trueno_zram_archive::{Image, Pages};
+    /// let image = Image::new(vec![[0; 4096], [7; 4096]]);
+    /// assert!(image.is_zero(0)? && !image.is_zero(1)?);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Like [`read`](Self::read).
     fn is_zero(&self, page: u64) -> Result<bool>;
 
     /// Returns `true` if a page can be read without reading others. If not, it takes about as long as reading all pages near it.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{Archive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 40 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index"); // of 40 pages
+    /// use trueno_zram_archive::Pages;
+    /// assert!(!archive.is_located(7)); // the first read reads a group of 1,024 pages
+    /// archive.read_page(8)?;
+    /// assert!(archive.is_located(7));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     fn is_located(&self, page: u64) -> bool {
         let _ = page;
         true
     }
 
     /// Returns the number of zero pages from `page` on, as far as that is known without reading anything near them.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{Image, Pages};
+    /// let (image, mut page, mut read) = (Image::new(vec![[0; 4096]; 3]), 0, 0);
+    /// while page < image.page_count() {
+    ///     match image.zero_run(page)? {
+    ///         0 => (page, read) = (page + 1, read + 1), // it may still be zero
+    ///         zeros => page += zeros,
+    ///     }
+    /// }
+    /// assert_eq!(read, 3);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Like [`read`](Self::read).
@@ -74,11 +115,27 @@ pub trait Pages: Send + Sync {
     }
 
     /// Returns the most threads that can usefully read in parallel.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{Image, Pages};
+    /// let image = Image::new(vec![[7; 4096]; 3]);
+    /// let threads = image.max_readers().min(4);
+    /// assert_eq!(threads, 4);
+    /// ```
     fn max_readers(&self) -> usize {
         usize::MAX
     }
 
     /// Reads content from the position `offset`. Returns how many bytes were read: fewer than asked for only at the end.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{Image, Pages};
+    /// let (image, mut bytes) = (Image::new(vec![[7; 4096], [8; 4096]]), [0; 100]);
+    /// assert_eq!(image.read_at(4094, &mut bytes[..4])?, 4);
+    /// assert_eq!(bytes[..4], [7, 7, 8, 8]);
+    /// assert_eq!(image.read_at(8190, &mut bytes)?, 2);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Like [`read`](Self::read).
@@ -112,12 +169,31 @@ pub trait Pages: Send + Sync {
     }
 
     /// Returns the length of a page's content: 4096, or less for the last one.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{Pages, PlainPages};
+    /// let pages = PlainPages::new(std::sync::Arc::new(vec![7; 5000]))?;
+    /// assert_eq!((pages.page_len(0), pages.page_len(1), pages.page_len(2)), (4096, 904, 0));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     fn page_len(&self, page: u64) -> usize {
         page_len(self.len_bytes(), page)
     }
 }
 
 /// Receives portions of pages. See [`Pages::visit`].
+///
+/// ```
+/// use std::ops::ControlFlow;
+/// use trueno_zram_archive::{Image, Pages, Visit};
+/// fn read_all(pages: &dyn Pages, visit: &mut Visit<'_>) {
+///     pages.visit(0..pages.page_count(), &mut [[0; 4096]; 16], visit);
+/// }
+/// read_all(&Image::new(vec![[7; 4096]; 3]), &mut |_, pages| {
+///     assert_eq!(pages.expect("intact").len(), 3);
+///     ControlFlow::Continue(())
+/// });
+/// ```
 pub type Visit<'a> = dyn FnMut(u64, Result<&[Page]>) -> ControlFlow<()> + 'a;
 
 /// Reads pages portion by portion.
@@ -202,6 +278,16 @@ pub struct PlainPages {
 
 impl PlainPages {
     /// Takes a file, which keeps its length.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use trueno_zram_archive::{Pages, PlainPages};
+    /// # let file = tempfile::tempfile()?;
+    /// # file.set_len(3 * 4096)?;
+    /// let pages = PlainPages::new(Arc::new(file))?; // such as a memory dump that is not compressed
+    /// assert_eq!(pages.page_count(), 3);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Read`] if the length cannot be found out.

@@ -34,6 +34,17 @@ pub const MAX_BYTES: u64 = 16 << 20;
 const SECTION_WORDS: &str = "process state";
 
 /// The registers and mapped files of a process.
+///
+/// ```
+/// use trueno_zram_archive::process_state::{FileMapping, ProcessState, ThreadState};
+/// let state = ProcessState {
+///     machine: 62, // x86-64
+///     threads: vec![ThreadState { number: 4711, registers: vec![0; 216] }],
+///     ..ProcessState::default()
+/// };
+/// assert_eq!(ProcessState::from_bytes(&state.to_bytes()?)?, state);
+/// # Ok::<(), trueno_zram_archive::SnapshotError>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessState {
     /// `e_machine` of ELF files.
@@ -47,6 +58,12 @@ pub struct ProcessState {
 }
 
 /// The registers of a thread.
+///
+/// ```
+/// use trueno_zram_archive::process_state::ThreadState;
+/// let registers = vec![0; 27 * 8]; // NT_PRSTATUS of PTRACE_GETREGSET, on x86-64
+/// assert_eq!(ThreadState { number: 4711, registers }.registers.len(), 216);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ThreadState {
     /// The thread's number.
@@ -56,6 +73,13 @@ pub struct ThreadState {
 }
 
 /// A file that is mapped into memory.
+///
+/// ```
+/// use trueno_zram_archive::process_state::{FileMapping, ProcessState};
+/// let file = FileMapping { start: 0x40_0000, end: 0x40_2000, offset: 0, name: "/usr/bin/server".into() };
+/// let state = ProcessState { files: vec![file], ..ProcessState::default() };
+/// assert!(state.to_bytes().is_ok());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileMapping {
     /// The first address.
@@ -71,6 +95,16 @@ pub struct FileMapping {
 impl ProcessState {
     /// Reads the state that an archive has, or a delta in the archive of its stored pages; `None` if it has none.
     ///
+    /// ```
+    /// use trueno_zram_archive::process_state::{ProcessState, SECTION};
+    /// use trueno_zram_archive::{Archive, ArchiveWriter, WriteOptions};
+    /// let mut writer = ArchiveWriter::new(Vec::new(), WriteOptions::default())?;
+    /// writer.add_section(SECTION, &ProcessState::default().to_bytes()?)?;
+    /// let archive = Archive::read_from(std::sync::Arc::new(writer.finish(None)?.0))?.expect("it has an index");
+    /// assert_eq!(ProcessState::read(&archive)?, Some(ProcessState::default()));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Snapshot`](crate::Error::Snapshot); those of [`Archive::section`].
     pub fn read(archive: &Archive) -> crate::Result<Option<Self>> {
@@ -79,6 +113,13 @@ impl ProcessState {
     }
 
     /// Encodes the state as the bytes of a section.
+    ///
+    /// ```
+    /// use trueno_zram_archive::process_state::ProcessState;
+    /// let bytes = ProcessState::default().to_bytes()?; // for `ArchiveWriter::add_section`
+    /// assert_eq!(bytes.len(), 20);
+    /// # Ok::<(), trueno_zram_archive::SnapshotError>(())
+    /// ```
     ///
     /// # Errors
     /// [`SnapshotError::TooLarge`]; [`SnapshotError::File`].
@@ -107,6 +148,14 @@ impl ProcessState {
     }
 
     /// Decodes the bytes of a section.
+    ///
+    /// ```
+    /// use trueno_zram_archive::process_state::ProcessState;
+    /// let bytes = ProcessState { machine: 62, ..ProcessState::default() }.to_bytes()?;
+    /// assert_eq!(ProcessState::from_bytes(&bytes)?.machine, 62);
+    /// assert!(ProcessState::from_bytes(&bytes[1..]).is_err());
+    /// # Ok::<(), trueno_zram_archive::SnapshotError>(())
+    /// ```
     ///
     /// # Errors
     /// [`SnapshotError`].

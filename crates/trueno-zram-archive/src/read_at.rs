@@ -18,6 +18,16 @@ use crate::error::{Error, Result};
 pub trait ReadAt: Send + Sync {
     /// Fills `bytes` from the position `at`.
     ///
+    /// ```
+    /// use std::io::ErrorKind;
+    /// use trueno_zram_archive::ReadAt;
+    /// let (file, mut bytes) = (b"some bytes".to_vec(), [0; 5]);
+    /// file.read_exact_at(&mut bytes, 5)?;
+    /// assert_eq!(&bytes, b"bytes");
+    /// assert_eq!(file.read_exact_at(&mut bytes, 6).unwrap_err().kind(), ErrorKind::UnexpectedEof);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`io::ErrorKind::UnexpectedEof`] if the file ends before, and the errors of the operating system.
     fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()>;
@@ -29,6 +39,27 @@ pub trait ReadAt: Send + Sync {
     fn len_bytes(&self) -> io::Result<u64>;
 
     /// Announces many small reads of a range that was just read, so that the source can prepare for them.
+    ///
+    /// ```
+    /// use std::{fs::File, io};
+    /// use trueno_zram_archive::ReadAt;
+    /// struct Cached(File);
+    /// impl ReadAt for Cached {
+    ///     fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+    ///         self.0.read_exact_at(bytes, at)
+    ///     }
+    ///
+    ///     fn len_bytes(&self) -> io::Result<u64> {
+    ///         self.0.len_bytes()
+    ///     }
+    ///
+    ///     fn expect_reads(&self, at: u64, len: usize) {
+    ///         println!("keep bytes {at} to {} in a cache", at + len as u64);
+    ///     }
+    /// }
+    /// # Cached(tempfile::tempfile()?).expect_reads(0, 4096);
+    /// # Ok::<(), io::Error>(())
+    /// ```
     fn expect_reads(&self, at: u64, len: usize) {
         let _ = (at, len);
     }

@@ -1,5 +1,5 @@
-//! What the two sections of a snapshot, [`address_map`](crate::address_map) and [`process_state`](crate::process_state), share:
-//! their errors, and the cursor that reads their bytes.
+//! The errors of the two sections of a snapshot, [`address_map`](crate::address_map) and
+//! [`process_state`](crate::process_state), and the cursor that reads their bytes.
 
 use crate::process_state::FileMapping;
 use crate::varint::{self, VarintError};

@@ -41,7 +41,7 @@
 //! The runs of a mapping cover it. Stored pages are in the archive in this order, without gaps. Untouched pages are not in
 //! the archive: in anonymous mappings they are zero pages, in others they are pages of the file. Unreadable pages are lost.
 
-mod codec;
+mod encode;
 mod plan;
 mod stored;
 
@@ -64,6 +64,21 @@ pub const MAX_BYTES: u64 = 64 << 20;
 const ADDRESS_LIMIT: u64 = 1 << 63;
 
 /// The addresses that the pages of a snapshot had.
+///
+/// ```
+/// use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
+/// let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+/// heap.push(2, PageState::Stored);
+/// let map = AddressMap {
+///     pid: 4711,
+///     command: "server".into(),
+///     taken_unix_s: 1_800_000_000,
+///     consistency: Consistency::Stopped,
+///     mappings: vec![heap],
+/// };
+/// assert_eq!(StoredMap::from_bytes(map.to_bytes()?)?.pages.stored, 2);
+/// # Ok::<(), trueno_zram_archive::SnapshotError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressMap {
     /// The process's number.
@@ -79,6 +94,13 @@ pub struct AddressMap {
 }
 
 /// The moments at which the pages of a snapshot were read.
+///
+/// ```
+/// use trueno_zram_archive::address_map::Consistency;
+/// let is_stopped = true; // by SIGSTOP or a cgroup's freezer
+/// let consistency = if is_stopped { Consistency::Stopped } else { Consistency::Live };
+/// assert_eq!(consistency, Consistency::Stopped);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consistency {
     /// The process kept running while it was read: pages may be from different moments.
@@ -119,6 +141,13 @@ pub struct Mapping {
 pub struct Flags(u8);
 
 /// Adjacent pages in the same state.
+///
+/// ```
+/// use trueno_zram_archive::address_map::{Flags, Mapping, PageRun, PageState};
+/// let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+/// heap.push(2, PageState::Stored);
+/// assert_eq!(heap.runs(), [PageRun { pages: 2, state: PageState::Stored }]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageRun {
     /// The number of pages.
@@ -128,6 +157,14 @@ pub struct PageRun {
 }
 
 /// The state of a page of the process.
+///
+/// ```
+/// use trueno_zram_archive::address_map::{Flags, Mapping, PageState};
+/// let mut stack = Mapping::new(0x7ffe_0000_0000, Flags::anonymous("rw-"), "[stack]");
+/// stack.push(32, PageState::Untouched);
+/// stack.push(1, PageState::Stored);
+/// assert_eq!(stack.pages(PageState::Stored), 1);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageState {
     /// Not in the archive: the process never touched it.
@@ -139,6 +176,18 @@ pub enum PageState {
 }
 
 /// Numbers of pages by state.
+///
+/// ```
+/// # use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
+/// # let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+/// # heap.push(1, PageState::Untouched);
+/// # heap.push(2, PageState::Stored);
+/// # let (command, consistency) = ("server".into(), Consistency::Stopped);
+/// # let map = AddressMap { pid: 4711, command, taken_unix_s: 1_800_000_000, consistency, mappings: vec![heap] };
+/// # let map = StoredMap::from_bytes(map.to_bytes()?)?;
+/// assert_eq!((map.pages.untouched, map.pages.stored, map.pages.unreadable), (1, 2, 0));
+/// # Ok::<(), trueno_zram_archive::SnapshotError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StateCounts {
@@ -171,6 +220,11 @@ impl Flags {
     const ANONYMOUS: u8 = 8;
 
     /// Returns the flags of a mapping of a file. The permissions are those of `/proc/PID/maps`, such as `rwx` or `r--`.
+    ///
+    /// ```
+    /// use trueno_zram_archive::address_map::Flags;
+    /// assert!(!Flags::of_file("r-x").is_anonymous());
+    /// ```
     #[must_use]
     pub fn of_file(permissions: &str) -> Self {
         let bit = |letter, bit| if permissions.contains(letter) { bit } else { 0 };
@@ -178,6 +232,11 @@ impl Flags {
     }
 
     /// Returns the flags of anonymous memory. The permissions are those of [`of_file`](Self::of_file).
+    ///
+    /// ```
+    /// use trueno_zram_archive::address_map::Flags;
+    /// assert!(Flags::anonymous("rw-").is_anonymous());
+    /// ```
     #[must_use]
     pub fn anonymous(permissions: &str) -> Self {
         Self(Self::of_file(permissions).0 | Self::ANONYMOUS)
@@ -190,6 +249,11 @@ impl Flags {
     }
 
     /// Returns the permissions as text: `rw-`.
+    ///
+    /// ```
+    /// use trueno_zram_archive::address_map::Flags;
+    /// assert_eq!(Flags::of_file("r-x").permissions(), "r-x");
+    /// ```
     #[must_use]
     pub fn permissions(self) -> String {
         [(Self::READ, 'r'), (Self::WRITE, 'w'), (Self::EXECUTE, 'x')]
@@ -201,6 +265,12 @@ impl Flags {
 
 impl Mapping {
     /// Creates a mapping without pages.
+    ///
+    /// ```
+    /// use trueno_zram_archive::address_map::{Flags, Mapping, PageState};
+    /// let mapping = Mapping::new(0x10000, Flags::of_file("r-x"), "/usr/bin/server");
+    /// assert_eq!(mapping.start, mapping.end());
+    /// ```
     #[must_use]
     pub fn new(start: u64, flags: Flags, name: impl Into<String>) -> Self {
         Self { start, flags, name: name.into(), runs: Vec::new() }
@@ -213,6 +283,13 @@ impl Mapping {
     }
 
     /// Counts the pages in one state.
+    ///
+    /// ```
+    /// use trueno_zram_archive::address_map::{Flags, Mapping, PageState};
+    /// let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+    /// heap.push(2, PageState::Stored);
+    /// assert_eq!((heap.pages(PageState::Stored), heap.pages(PageState::Untouched)), (2, 0));
+    /// ```
     #[must_use]
     pub fn pages(&self, state: PageState) -> u64 {
         sum(self.runs.iter().filter(|run| run.state == state).map(|run| run.pages))
@@ -226,6 +303,14 @@ impl Mapping {
     }
 
     /// Appends pages.
+    ///
+    /// ```
+    /// use trueno_zram_archive::address_map::{Flags, Mapping, PageState};
+    /// let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+    /// heap.push(2, PageState::Stored);
+    /// heap.push(1, PageState::Stored);
+    /// assert_eq!((heap.runs().len(), heap.end()), (1, 0x13000));
+    /// ```
     pub fn push(&mut self, pages: u64, state: PageState) {
         match self.runs.last_mut() {
             _ if pages == 0 => {}
@@ -237,6 +322,16 @@ impl Mapping {
 
 impl AddressMap {
     /// Counts the pages in one state over all mappings.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
+    /// # let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+    /// # heap.push(1, PageState::Untouched);
+    /// # heap.push(2, PageState::Stored);
+    /// # let (command, consistency) = ("server".into(), Consistency::Stopped);
+    /// # let map = AddressMap { pid: 4711, command, taken_unix_s: 1_800_000_000, consistency, mappings: vec![heap] };
+    /// assert_eq!(map.pages(PageState::Stored), 2);
+    /// ```
     #[must_use]
     pub fn pages(&self, state: PageState) -> u64 {
         sum(self.mappings.iter().map(|mapping| mapping.pages(state)))

@@ -10,6 +10,30 @@ use super::stored::{MappedRun, StoredMap, StoredMapping};
 /// The parts of a range of addresses: the spans, one after the other, with the stored ones taken from `content` in order.
 ///
 /// Stored pages are in the archive in the order of their addresses, so one range of its content holds them all.
+///
+/// ```
+/// # use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
+/// # let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+/// # heap.push(1, PageState::Untouched);
+/// # heap.push(2, PageState::Stored);
+/// # let (command, consistency) = ("server".into(), Consistency::Stopped);
+/// # let map = AddressMap { pid: 4711, command, taken_unix_s: 1_800_000_000, consistency, mappings: vec![heap] };
+/// # let map = StoredMap::from_bytes(map.to_bytes()?)?;
+/// use trueno_zram_archive::address_map::AddressSpan;
+/// let plan = map.plan(0x10000..0x11800, 2 * 4096).expect("all of it is there");
+/// let (mut at, mut parts) = (plan.content.start, Vec::new());
+/// for span in plan.spans() {
+///     match span {
+///         AddressSpan::Zeros(len_bytes) => parts.push(format!("{len_bytes} zeros")),
+///         AddressSpan::Stored(len_bytes) => {
+///             parts.push(format!("bytes {at} to {} of the archive", at + len_bytes));
+///             at += len_bytes;
+///         }
+///     }
+/// }
+/// assert_eq!(parts, ["4096 zeros", "bytes 0 to 2048 of the archive"]);
+/// # Ok::<(), trueno_zram_archive::SnapshotError>(())
+/// ```
 #[derive(Debug)]
 pub struct AddressPlan<'a> {
     map: &'a StoredMap,
@@ -19,6 +43,20 @@ pub struct AddressPlan<'a> {
 }
 
 /// A part of a range of addresses, with its length in bytes.
+///
+/// ```
+/// # use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
+/// # let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+/// # heap.push(1, PageState::Untouched);
+/// # heap.push(2, PageState::Stored);
+/// # let (command, consistency) = ("server".into(), Consistency::Stopped);
+/// # let map = AddressMap { pid: 4711, command, taken_unix_s: 1_800_000_000, consistency, mappings: vec![heap] };
+/// # let map = StoredMap::from_bytes(map.to_bytes()?)?;
+/// use trueno_zram_archive::address_map::AddressSpan;
+/// let plan = map.plan(0x10ffe..0x11002, 2 * 4096).expect("all of it is there");
+/// assert!(plan.spans().eq([AddressSpan::Zeros(2), AddressSpan::Stored(2)]));
+/// # Ok::<(), trueno_zram_archive::SnapshotError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressSpan {
     /// The next bytes of the plan's content.
@@ -28,6 +66,19 @@ pub enum AddressSpan {
 }
 
 /// The reason why a range of addresses cannot be extracted.
+///
+/// ```
+/// # use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
+/// # let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+/// # heap.push(1, PageState::Untouched);
+/// # heap.push(2, PageState::Stored);
+/// # let (command, consistency) = ("server".into(), Consistency::Stopped);
+/// # let map = AddressMap { pid: 4711, command, taken_unix_s: 1_800_000_000, consistency, mappings: vec![heap] };
+/// # let map = StoredMap::from_bytes(map.to_bytes()?)?;
+/// use trueno_zram_archive::address_map::AddressError;
+/// assert_eq!(map.plan(0..1, 2 * 4096).unwrap_err(), AddressError::Unmapped(0));
+/// # Ok::<(), trueno_zram_archive::SnapshotError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
@@ -56,6 +107,19 @@ pub enum AddressError {
 
 impl StoredMap {
     /// Finds the bytes at `addresses` in an archive with `content_len` bytes of content.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
+    /// # let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+    /// # heap.push(1, PageState::Untouched);
+    /// # heap.push(2, PageState::Stored);
+    /// # let (command, consistency) = ("server".into(), Consistency::Stopped);
+    /// # let map = AddressMap { pid: 4711, command, taken_unix_s: 1_800_000_000, consistency, mappings: vec![heap] };
+    /// # let map = StoredMap::from_bytes(map.to_bytes()?)?;
+    /// let plan = map.plan(0x11000..0x11010, 2 * 4096).expect("all of it is there");
+    /// assert_eq!(plan.content, 0..16);
+    /// # Ok::<(), trueno_zram_archive::SnapshotError>(())
+    /// ```
     ///
     /// # Errors
     /// [`AddressError`] if one of the bytes is not there.
@@ -104,6 +168,20 @@ impl StoredMap {
 
 impl AddressPlan<'_> {
     /// Returns the spans, in order of their addresses.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
+    /// # let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+    /// # heap.push(1, PageState::Untouched);
+    /// # heap.push(2, PageState::Stored);
+    /// # let (command, consistency) = ("server".into(), Consistency::Stopped);
+    /// # let map = AddressMap { pid: 4711, command, taken_unix_s: 1_800_000_000, consistency, mappings: vec![heap] };
+    /// # let map = StoredMap::from_bytes(map.to_bytes()?)?;
+    /// use trueno_zram_archive::address_map::AddressSpan;
+    /// let plan = map.plan(0x11000..0x13000, 2 * 4096).expect("all of it is there");
+    /// assert!(plan.spans().eq([AddressSpan::Stored(2 * 4096)]));
+    /// # Ok::<(), trueno_zram_archive::SnapshotError>(())
+    /// ```
     pub fn spans(&self) -> impl Iterator<Item = AddressSpan> {
         self.map.parts(&self.addresses).map(|(_, run, part)| {
             let len_bytes = part.end - part.start;

@@ -2,7 +2,7 @@
 
 use trueno_zram_core::PAGE_SIZE;
 
-use super::codec::state_of;
+use super::encode::state_of;
 use super::{ADDRESS_LIMIT, Consistency, Flags, MAX_BYTES, PageState, SECTION, SECTION_WORDS, StateCounts};
 use crate::archive::Archive;
 use crate::snapshot_section::{SectionCursor, SnapshotError, check_len};
@@ -11,6 +11,18 @@ use crate::snapshot_section::{SectionCursor, SnapshotError, check_len};
 const MIN_MAPPING_BYTES: u64 = 5;
 
 /// The address map of an archive. It takes as much memory as its section takes bytes.
+///
+/// ```
+/// # use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
+/// # let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+/// # heap.push(1, PageState::Untouched);
+/// # heap.push(2, PageState::Stored);
+/// # let (command, consistency) = ("server".into(), Consistency::Stopped);
+/// # let map = AddressMap { pid: 4711, command, taken_unix_s: 1_800_000_000, consistency, mappings: vec![heap] };
+/// let map = StoredMap::from_bytes(map.to_bytes()?)?;
+/// assert_eq!((map.pid, map.mapping_count, map.pages.stored), (4711, 1, 2));
+/// # Ok::<(), trueno_zram_archive::SnapshotError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct StoredMap {
     bytes: Vec<u8>,
@@ -31,6 +43,20 @@ pub struct StoredMap {
 }
 
 /// One range of addresses of a [`StoredMap`].
+///
+/// ```
+/// # use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
+/// # let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+/// # heap.push(1, PageState::Untouched);
+/// # heap.push(2, PageState::Stored);
+/// # let (command, consistency) = ("server".into(), Consistency::Stopped);
+/// # let map = AddressMap { pid: 4711, command, taken_unix_s: 1_800_000_000, consistency, mappings: vec![heap] };
+/// # let map = StoredMap::from_bytes(map.to_bytes()?)?;
+/// for mapping in map.mappings() {
+///     println!("{:x}-{:x} {} {}", mapping.start, mapping.end(), mapping.flags.permissions(), mapping.name);
+/// }
+/// # Ok::<(), trueno_zram_archive::SnapshotError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct StoredMapping<'a> {
     /// The first address.
@@ -49,6 +75,20 @@ pub struct StoredMapping<'a> {
 }
 
 /// Adjacent pages in the same state, with their address and their first page in the archive.
+///
+/// ```
+/// # use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
+/// # let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+/// # heap.push(1, PageState::Untouched);
+/// # heap.push(2, PageState::Stored);
+/// # let (command, consistency) = ("server".into(), Consistency::Stopped);
+/// # let map = AddressMap { pid: 4711, command, taken_unix_s: 1_800_000_000, consistency, mappings: vec![heap] };
+/// # let map = StoredMap::from_bytes(map.to_bytes()?)?;
+/// let heap = map.mappings().next().expect("it has one");
+/// let stored = heap.runs().find(|run| run.state == PageState::Stored).expect("it has some");
+/// assert_eq!((stored.start, stored.pages, stored.first_page), (0x11000, 2, 0));
+/// # Ok::<(), trueno_zram_archive::SnapshotError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MappedRun {
@@ -65,6 +105,23 @@ pub struct MappedRun {
 impl StoredMap {
     /// Reads the map of an archive, or of the pages that a delta stores; `None` if it is not a snapshot of a process.
     ///
+    /// ```
+    /// # use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
+    /// # let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+    /// # heap.push(1, PageState::Untouched);
+    /// # heap.push(2, PageState::Stored);
+    /// # let (command, consistency) = ("server".into(), Consistency::Stopped);
+    /// # let map = AddressMap { pid: 4711, command, taken_unix_s: 1_800_000_000, consistency, mappings: vec![heap] };
+    /// use trueno_zram_archive::address_map::SECTION;
+    /// use trueno_zram_archive::{Archive, ArchiveWriter, WriteOptions};
+    /// let mut writer = ArchiveWriter::new(Vec::new(), WriteOptions::default())?;
+    /// writer.write_zero_pages(2)?;
+    /// writer.add_section(SECTION, &map.to_bytes()?)?;
+    /// let archive = Archive::read_from(std::sync::Arc::new(writer.finish(None)?.0))?.expect("it has an index");
+    /// assert_eq!(StoredMap::read(&archive)?.map(|map| map.pid), Some(4711));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Snapshot`](crate::Error::Snapshot); those of [`Archive::section`].
     pub fn read(archive: &Archive) -> crate::Result<Option<Self>> {
@@ -73,12 +130,37 @@ impl StoredMap {
     }
 
     /// Returns the bytes of the section.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
+    /// # let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+    /// # heap.push(1, PageState::Untouched);
+    /// # heap.push(2, PageState::Stored);
+    /// # let (command, consistency) = ("server".into(), Consistency::Stopped);
+    /// # let map = AddressMap { pid: 4711, command, taken_unix_s: 1_800_000_000, consistency, mappings: vec![heap] };
+    /// let bytes = map.to_bytes()?;
+    /// assert_eq!(StoredMap::from_bytes(bytes.clone())?.into_bytes(), bytes); // to copy it to another archive
+    /// # Ok::<(), trueno_zram_archive::SnapshotError>(())
+    /// ```
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
     /// Checks the bytes of a section. The map is complete and in order, or this is an error.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
+    /// # let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+    /// # heap.push(1, PageState::Untouched);
+    /// # heap.push(2, PageState::Stored);
+    /// # let (command, consistency) = ("server".into(), Consistency::Stopped);
+    /// # let map = AddressMap { pid: 4711, command, taken_unix_s: 1_800_000_000, consistency, mappings: vec![heap] };
+    /// let bytes = map.to_bytes()?;
+    /// assert!(StoredMap::from_bytes(bytes[1..].to_vec()).is_err());
+    /// assert_eq!(StoredMap::from_bytes(bytes)?.pid, 4711);
+    /// # Ok::<(), trueno_zram_archive::SnapshotError>(())
+    /// ```
     ///
     /// # Errors
     /// [`SnapshotError`].
@@ -114,6 +196,18 @@ impl StoredMap {
 
     /// Checks that the archive has as many pages as the map places in it.
     ///
+    /// ```
+    /// # use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
+    /// # let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+    /// # heap.push(1, PageState::Untouched);
+    /// # heap.push(2, PageState::Stored);
+    /// # let (command, consistency) = ("server".into(), Consistency::Stopped);
+    /// # let map = AddressMap { pid: 4711, command, taken_unix_s: 1_800_000_000, consistency, mappings: vec![heap] };
+    /// # let map = StoredMap::from_bytes(map.to_bytes()?)?;
+    /// assert!(map.check_pages(2).is_ok() && map.check_pages(1).is_err());
+    /// # Ok::<(), trueno_zram_archive::SnapshotError>(())
+    /// ```
+    ///
     /// # Errors
     /// [`SnapshotError::TooManyPages`].
     pub fn check_pages(&self, archive_pages: u64) -> Result<(), SnapshotError> {
@@ -125,6 +219,19 @@ impl StoredMap {
     }
 
     /// Walks the mappings in order of their addresses.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
+    /// # let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+    /// # heap.push(1, PageState::Untouched);
+    /// # heap.push(2, PageState::Stored);
+    /// # let (command, consistency) = ("server".into(), Consistency::Stopped);
+    /// # let map = AddressMap { pid: 4711, command, taken_unix_s: 1_800_000_000, consistency, mappings: vec![heap] };
+    /// # let map = StoredMap::from_bytes(map.to_bytes()?)?;
+    /// let names: Vec<_> = map.mappings().map(|mapping| mapping.name).collect();
+    /// assert_eq!(names, ["[heap]"]);
+    /// # Ok::<(), trueno_zram_archive::SnapshotError>(())
+    /// ```
     pub fn mappings(&self) -> impl Iterator<Item = StoredMapping<'_>> {
         let mut cursor = SectionCursor { section: SECTION_WORDS, bytes: &self.bytes, at: self.mappings_at };
         let (mut end, mut first_page) = (0, 0);
@@ -170,6 +277,20 @@ impl<'a> StoredMapping<'a> {
     }
 
     /// Walks the runs in order of their addresses.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
+    /// # let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+    /// # heap.push(1, PageState::Untouched);
+    /// # heap.push(2, PageState::Stored);
+    /// # let (command, consistency) = ("server".into(), Consistency::Stopped);
+    /// # let map = AddressMap { pid: 4711, command, taken_unix_s: 1_800_000_000, consistency, mappings: vec![heap] };
+    /// # let map = StoredMap::from_bytes(map.to_bytes()?)?;
+    /// let heap = map.mappings().next().expect("it has one");
+    /// let pages: Vec<_> = heap.runs().map(|run| (run.pages, run.state)).collect();
+    /// assert_eq!(pages, [(1, PageState::Untouched), (2, PageState::Stored)]);
+    /// # Ok::<(), trueno_zram_archive::SnapshotError>(())
+    /// ```
     pub fn runs(self) -> impl Iterator<Item = MappedRun> + use<'a> {
         let (mut cursor, mut start, mut first_page) = (self.runs, self.start, self.first_page);
         (0..self.run_count).map(move |_| {

@@ -16,6 +16,19 @@ use crate::pages::Pages;
 ///
 /// The codec works for one thread at a time. Others that read meanwhile decode on the CPU: none of them waits, since the codec
 /// may wait for a thread pool that they belong to.
+///
+/// ```
+/// # use trueno_zram_archive::{Archive, WriteOptions, compress};
+/// # let mut bytes = Vec::new();
+/// # compress(&[7; 40 * 4096][..], &mut bytes, &WriteOptions::default())?;
+/// # let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index"); // of 40 pages
+/// use trueno_zram_archive::{CpuBatchCompressor, Pages};
+/// let (mut codec, mut pages) = (CpuBatchCompressor::default(), vec![[0; 4096]; 40]); // or a GPU's
+/// let decoded = archive.with_codec(&mut codec);
+/// decoded.read(0, &mut pages)?;
+/// assert_eq!((pages[39], decoded.max_readers()), ([7; 4096], 1));
+/// # Ok::<(), trueno_zram_archive::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct CodecPages<'a> {
     archive: &'a Archive,

@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use trueno_zram_core::{PAGE_SIZE, Page, PageData, PageKind};
 
-use crate::block::{Block, Fit, decoded_len};
+use crate::block::{Block, Fit};
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
 use crate::index::blocks::{BlockPlace, GroupIndex};
 use crate::index::layout::page_len;
 use crate::lz4::header::{ARCHIVE_MAX_BLOCK_LEN, RAW_BLOCK_FLAG};
+use crate::lz4::sequences::decoded_len;
 use crate::read_at::read_at;
 use crate::stream::content::ContentSpan;
 use crate::stream::decoder::CpuPages;
@@ -24,12 +25,12 @@ pub(crate) enum CheckDepth {
     Headers,
 }
 
-/// The point at which a stream of the whole archive ends: before a group, or not.
+/// The reach of a stream that reads the archive from its start, as seen from a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamReach {
-    /// It does, unless one of the group's own blocks is damaged.
+    /// The stream comes to the group's first block.
     Reaches,
-    /// It ends with an error before the group.
+    /// The stream ends with an error before the group.
     EndsBefore,
 }
 
@@ -38,7 +39,15 @@ pub(crate) enum StreamReach {
 /// [`Archive::read_group`](crate::Archive::read_group) fills it.
 ///
 /// ```
-/// assert_eq!(trueno_zram_archive::GroupBuffer::new().data_pages(), 0);
+/// # use trueno_zram_archive::{Archive, ContentSpan, GroupBuffer, GroupRun, WriteOptions, compress};
+/// # let content = [&[0; 4096][..], &[7; 2 * 4096], b"tail"].concat();
+/// # let mut bytes = Vec::new();
+/// # compress(&content[..], &mut bytes, &WriteOptions::default())?;
+/// # let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index");
+/// let mut group = GroupBuffer::new();
+/// archive.read_group(0, &mut group)?; // a zero page, two others, and four bytes
+/// assert_eq!((group.content_start(), group.content_len(), group.data_pages()), (0, 3 * 4096 + 4, 2));
+/// # Ok::<(), trueno_zram_archive::Error>(())
 /// ```
 #[derive(Debug, Default)]
 pub struct GroupBuffer {
@@ -60,7 +69,15 @@ pub struct GroupBuffer {
 /// A part of a group's content, before its pages are restored.
 ///
 /// ```
-/// assert_ne!(trueno_zram_archive::GroupRun::Pages(1), trueno_zram_archive::GroupRun::Zeros(4096));
+/// # use trueno_zram_archive::{Archive, ContentSpan, GroupBuffer, GroupRun, WriteOptions, compress};
+/// # let content = [&[0; 4096][..], &[7; 2 * 4096], b"tail"].concat();
+/// # let mut bytes = Vec::new();
+/// # compress(&content[..], &mut bytes, &WriteOptions::default())?;
+/// # let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index");
+/// let mut group = GroupBuffer::new();
+/// archive.read_group(0, &mut group)?; // a zero page, two others, and four bytes
+/// assert!(group.runs().eq([GroupRun::Zeros(4096), GroupRun::Pages(2), GroupRun::Tail(b"tail")]));
+/// # Ok::<(), trueno_zram_archive::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupRun<'a> {
@@ -76,7 +93,7 @@ impl GroupBuffer {
     /// Creates an empty one.
     ///
     /// ```
-    /// assert_eq!(trueno_zram_archive::GroupBuffer::new().content_start(), 0);
+    /// assert_eq!(trueno_zram_archive::GroupBuffer::new().content_len(), 0);
     /// ```
     #[must_use]
     pub fn new() -> Self {
@@ -84,20 +101,12 @@ impl GroupBuffer {
     }
 
     /// Returns the offset of its content in bytes.
-    ///
-    /// ```
-    /// assert_eq!(trueno_zram_archive::GroupBuffer::new().content_start(), 0);
-    /// ```
     #[must_use]
     pub fn content_start(&self) -> u64 {
         self.places.first().map_or(0, |place| place.first_page * PAGE_SIZE as u64)
     }
 
     /// Returns the length of its content in bytes.
-    ///
-    /// ```
-    /// assert_eq!(trueno_zram_archive::GroupBuffer::new().content_len(), 0);
-    /// ```
     #[must_use]
     pub fn content_len(&self) -> u64 {
         let end = self.places.last().map_or(0, |place| (place.first_page + place.pages) * PAGE_SIZE as u64);
@@ -105,10 +114,6 @@ impl GroupBuffer {
     }
 
     /// Returns the number of pages to restore: those that are neither zero nor a shorter last one.
-    ///
-    /// ```
-    /// assert_eq!(trueno_zram_archive::GroupBuffer::new().data_pages(), 0);
-    /// ```
     #[must_use]
     pub fn data_pages(&self) -> usize {
         self.places.iter().filter(|place| self.is_data(place)).count()
@@ -117,7 +122,19 @@ impl GroupBuffer {
     /// Returns the pages to restore, in order.
     ///
     /// ```
-    /// assert_eq!(trueno_zram_archive::GroupBuffer::new().pages().count(), 0);
+    /// # use trueno_zram_archive::{Archive, ContentSpan, GroupBuffer, GroupRun, WriteOptions, compress};
+    /// # let content = [&[0; 4096][..], &[7; 2 * 4096], b"tail"].concat();
+    /// # let mut bytes = Vec::new();
+    /// # compress(&content[..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// let mut group = GroupBuffer::new();
+    /// archive.read_group(0, &mut group)?; // a zero page, two others, and four bytes
+    /// let (mut codec, mut page) = (trueno_zram_archive::PageCodec::default(), [0; 4096]);
+    /// for compressed in group.pages() {
+    ///     codec.decompress(compressed, &mut page).map_err(trueno_zram_archive::Error::Decoder)?;
+    ///     assert_eq!(page, [7; 4096]);
+    /// }
+    /// # Ok::<(), trueno_zram_archive::Error>(())
     /// ```
     pub fn pages(&self) -> impl Iterator<Item = PageData<'_>> {
         let data = self.places.iter().zip(&self.blocks).filter(|(place, _)| self.is_data(place));
@@ -127,7 +144,15 @@ impl GroupBuffer {
     /// Returns the runs of the content, in order.
     ///
     /// ```
-    /// assert_eq!(trueno_zram_archive::GroupBuffer::new().runs().count(), 0);
+    /// # use trueno_zram_archive::{Archive, ContentSpan, GroupBuffer, GroupRun, WriteOptions, compress};
+    /// # let content = [&[0; 4096][..], &[7; 2 * 4096], b"tail"].concat();
+    /// # let mut bytes = Vec::new();
+    /// # compress(&content[..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// let mut group = GroupBuffer::new();
+    /// archive.read_group(0, &mut group)?; // a zero page, two others, and four bytes
+    /// assert!(group.runs().eq([GroupRun::Zeros(4096), GroupRun::Pages(2), GroupRun::Tail(b"tail")]));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
     /// ```
     pub fn runs(&self) -> impl Iterator<Item = GroupRun<'_>> {
         let mut places = self.places.iter().peekable();
@@ -150,7 +175,19 @@ impl GroupBuffer {
     /// Returns the content, with the pages that were restored from [`pages`](Self::pages).
     ///
     /// ```
-    /// assert_eq!(trueno_zram_archive::GroupBuffer::new().spans(&[]).count(), 0);
+    /// # use trueno_zram_archive::{Archive, ContentSpan, GroupBuffer, GroupRun, WriteOptions, compress};
+    /// # let content = [&[0; 4096][..], &[7; 2 * 4096], b"tail"].concat();
+    /// # let mut bytes = Vec::new();
+    /// # compress(&content[..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// let mut group = GroupBuffer::new();
+    /// archive.read_group(0, &mut group)?; // a zero page, two others, and four bytes
+    /// let restored = [[7; 4096]; 2]; // from `group.pages()`
+    /// let mut spans = group.spans(&restored);
+    /// assert_eq!(spans.next(), Some(ContentSpan::Zeros(4096)));
+    /// assert_eq!(spans.next(), Some(ContentSpan::Data(restored.as_flattened())));
+    /// assert_eq!(spans.next(), Some(ContentSpan::Data(b"tail")));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
     /// ```
     ///
     /// # Panics

@@ -107,6 +107,20 @@ impl Archive {
     /// Compares the rest of the file with the index, once all groups were read and decoded. `hash` is the hash of all
     /// content: required if the archive has a [checksum](super::ArchiveInfo::content_checksum) of it, ignored otherwise.
     ///
+    /// ```
+    /// # use trueno_zram_archive::{Archive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 40 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index"); // of 40 pages
+    /// use trueno_zram_archive::{GroupBuffer, GroupTotals, IndexVerdict};
+    /// let (mut group, mut totals) = (GroupBuffer::new(), GroupTotals::default());
+    /// for number in 0..archive.info().group_count {
+    ///     totals += archive.read_group(number, &mut group)?; // and decode its pages
+    /// }
+    /// assert_eq!(archive.finish(totals, None)?.index, IndexVerdict::Agrees);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Index`] and others. The file has to be read as a stream then.
     pub fn finish(&self, totals: GroupTotals, hash: Option<&ContentHash>) -> Result<ReadSummary> {
@@ -150,15 +164,15 @@ impl Archive {
     /// Compares the seek table of a Zstandard archive with the index, which all frames were compared with.
     fn check_seek_table(&self) -> Result<()> {
         let Self { footer, seek_table_len, .. } = self;
-        let short = |len: u64| u32::try_from(len).map_err(|_| Error::index("a frame is too long"));
         let mut expected = ExpectedTable::new();
         for place in self.blocks(0..self.info().page_count)? {
             let place = place?;
             let left = footer.content_len - place.first_page * PAGE_SIZE as u64;
-            let content_len = short(left.min(place.pages * PAGE_SIZE as u64))?;
+            let content_len = left.min(place.pages * PAGE_SIZE as u64);
+            let content_len = u32::try_from(content_len).map_err(|_| Error::index("a frame is too long"))?;
             expected.push(SeekEntry { compressed_len: place.len_bytes, content_len });
         }
-        expected.push(SeekEntry { compressed_len: short(footer.index_len())?, content_len: 0 });
+        expected.push(SeekEntry::of_index(footer.index_len()));
         let start = footer.frame_len + footer.index_len() + SKIPPABLE_HEAD_LEN;
         let payload_len = seek_table_len.checked_sub(SKIPPABLE_HEAD_LEN);
         let payload_len = payload_len.ok_or_else(|| Error::index("its seek table is missing"))?;

@@ -230,12 +230,33 @@ impl Archive {
     }
 
     /// Returns its identity, by which deltas name their base.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{Archive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 40 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index"); // of 40 pages
+    /// let opened_before = archive.identity();
+    /// assert_eq!(archive.identity(), opened_before); // it is still the same archive
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     #[must_use]
     pub fn identity(&self) -> ArchiveIdentity {
         ArchiveIdentity::of_archive(self.file_len, &self.footer)
     }
 
     /// Returns the memory that the index takes now, in bytes.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{Archive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 40 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index"); // of 40 pages
+    /// let before = archive.index_memory_bytes();
+    /// archive.read_page(7)?;
+    /// assert!(archive.index_memory_bytes() > before); // the index of a group stays in memory
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     #[must_use]
     pub fn index_memory_bytes(&self) -> usize {
         let touched: usize = self.groups.iter().filter_map(OnceLock::get).map(|group| group.memory_bytes()).sum();
@@ -267,6 +288,17 @@ impl Archive {
     }
 
     /// Returns the sections of the index, in order, after checking their checksum.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{Archive, ArchiveWriter, WriteOptions};
+    /// let mut writer = ArchiveWriter::new(Vec::new(), WriteOptions::default())?;
+    /// writer.add_section("note", b"kept with the pages")?;
+    /// let archive = Archive::read_from(std::sync::Arc::new(writer.finish(None)?.0))?.expect("it has an index");
+    /// for section in archive.sections()? {
+    ///     assert_eq!(section?.name, "note");
+    /// }
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Index`] if they are damaged, [`Error::Read`].
@@ -307,6 +339,16 @@ impl Archive {
     }
 
     /// Reads a page. A shorter last page is filled up with zeros.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{Archive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 40 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index"); // of 40 pages
+    /// assert_eq!(archive.read_page(7)?, [7; 4096]);
+    /// assert!(archive.read_page(40).is_err());
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::PageRange`]; [`Error::Index`] if the group is not what the index says; [`Error::BlockChecksum`] and

@@ -34,7 +34,7 @@ use super::reader::Delta;
 /// let delta = DeltaWriter::new(Vec::new(), base.record(b"monday.lz4")?, WriteOptions::default())?.finish(0)?.0;
 ///
 /// let file = DeltaFile::open(Arc::new(delta))?.expect("a delta");
-/// assert_eq!((file.base().identity, &file.base().path[..]), (base.identity(), &b"monday.lz4"[..]));
+/// assert_eq!((file.base_record().identity, &file.base_record().path[..]), (base.identity(), &b"monday.lz4"[..]));
 /// assert_eq!(file.on_base(base)?.len_bytes(), 0);
 /// # Ok::<(), trueno_zram_archive::Error>(())
 /// ```
@@ -59,6 +59,26 @@ struct GroupMap {
 impl DeltaFile {
     /// Opens the file of a delta; returns `None` if it is not one.
     ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_archive::{Delta, DeltaPart, DeltaWriter, PageArchive, PageHash, Pages, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 8 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let base = PageArchive::standard(Arc::new(bytes))?.expect("it has an index");
+    /// # let mut writer = DeltaWriter::new(Vec::new(), base.record(b"monday.lz4")?, WriteOptions::default())?;
+    /// # let mut part = DeltaPart::new();
+    /// # part.start(writer.block_shape());
+    /// # part.push_base(3, PageHash::of(&[7; 4096]));
+    /// # part.push_zeros(1);
+    /// # writer.push(&mut part)?;
+    /// # let file = Arc::new(writer.finish(2 * 4096)?.0);
+    /// use trueno_zram_archive::DeltaFile;
+    /// let file = DeltaFile::open(file)?.expect("it is a delta");
+    /// assert_eq!(file.base_record().to_string(), "monday.lz4");
+    /// assert!(DeltaFile::open(Arc::new(b"some other file".to_vec()))?.is_none());
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Delta`] if it is damaged; [`Error::Read`].
     pub fn open(file: Arc<dyn ReadAt>) -> Result<Option<Self>> {
@@ -77,7 +97,7 @@ impl DeltaFile {
 
     /// Returns the record of its base.
     #[must_use]
-    pub fn base(&self) -> &BaseRecord {
+    pub fn base_record(&self) -> &BaseRecord {
         &self.base
     }
 
@@ -88,6 +108,25 @@ impl DeltaFile {
     }
 
     /// Puts the delta on top of its base.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_archive::{Delta, DeltaPart, DeltaWriter, PageArchive, PageHash, Pages, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 8 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let base = PageArchive::standard(Arc::new(bytes))?.expect("it has an index");
+    /// # let mut writer = DeltaWriter::new(Vec::new(), base.record(b"monday.lz4")?, WriteOptions::default())?;
+    /// # let mut part = DeltaPart::new();
+    /// # part.start(writer.block_shape());
+    /// # part.push_base(3, PageHash::of(&[7; 4096]));
+    /// # part.push_zeros(1);
+    /// # writer.push(&mut part)?;
+    /// # let file = Arc::new(writer.finish(2 * 4096)?.0);
+    /// use trueno_zram_archive::DeltaFile;
+    /// let delta = DeltaFile::open(file)?.expect("it is a delta").on_base(base)?;
+    /// assert_eq!((delta.page_count(), delta.depth()), (2, 1));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Base`] if the base is another archive than the one it was made from; [`Error::ChainTooLong`].

@@ -49,6 +49,12 @@ impl ArchiveIdentity {
     }
 
     /// Takes the bytes of an identity.
+    ///
+    /// ```
+    /// use trueno_zram_archive::ArchiveIdentity;
+    /// let stored = *ArchiveIdentity::from_bytes([7; 16]).as_bytes();
+    /// assert_eq!(ArchiveIdentity::from_bytes(stored).to_string(), "07".repeat(16));
+    /// ```
     #[must_use]
     pub fn from_bytes(bytes: [u8; IDENTITY_LEN]) -> Self {
         Self(bytes)

@@ -140,6 +140,24 @@ fn within(first: u64, count: u16, pages: u64) -> bool {
 }
 
 /// The number of pages of a delta by origin.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use trueno_zram_archive::{Delta, DeltaPart, DeltaWriter, PageArchive, PageHash, Pages, WriteOptions, compress};
+/// # let mut bytes = Vec::new();
+/// # compress(&[7; 8 * 4096][..], &mut bytes, &WriteOptions::default())?;
+/// # let base = PageArchive::standard(Arc::new(bytes))?.expect("it has an index");
+/// # let mut writer = DeltaWriter::new(Vec::new(), base.record(b"monday.lz4")?, WriteOptions::default())?;
+/// # let mut part = DeltaPart::new();
+/// # part.start(writer.block_shape());
+/// # part.push_base(3, PageHash::of(&[7; 4096]));
+/// # part.push_zeros(1);
+/// # writer.push(&mut part)?;
+/// # let file = Arc::new(writer.finish(2 * 4096)?.0);
+/// let counts = Delta::open(file, |_| Ok(base))?.expect("it is a delta").origin_counts();
+/// assert_eq!((counts.zero, counts.base, counts.stored), (1, 1, 0));
+/// # Ok::<(), trueno_zram_archive::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OriginCounts {
     /// Zero pages.

@@ -37,6 +37,16 @@ pub enum PageArchive {
 impl PageArchive {
     /// Opens a standard archive; `None` if the file has no index at its end.
     ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use trueno_zram_archive::{PageArchive, Pages, WriteOptions, compress};
+    /// let mut bytes = Vec::new();
+    /// compress(&[7; 5000][..], &mut bytes, &WriteOptions::default())?;
+    /// assert_eq!(PageArchive::standard(Arc::new(bytes))?.map(|archive| archive.page_count()), Some(2));
+    /// assert!(PageArchive::standard(Arc::new(b"some other file".to_vec()))?.is_none());
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`Archive::read_from`].
     pub fn standard(file: Arc<dyn ReadAt>) -> Result<Option<Self>> {
@@ -44,6 +54,18 @@ impl PageArchive {
     }
 
     /// Returns the delta, if it is one.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{PageArchive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 100 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = PageArchive::standard(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// match archive.as_delta() {
+    ///     Some(delta) => println!("needs {}", delta.base_record()),
+    ///     None => println!("needs no other file"),
+    /// }
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     #[must_use]
     pub fn as_delta(&self) -> Option<&Delta> {
         match self {
@@ -53,6 +75,15 @@ impl PageArchive {
     }
 
     /// Returns the archive in the file itself: of all pages, or of those that a delta stores. It has the sections.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{PageArchive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 100 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = PageArchive::standard(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// assert_eq!(archive.stored().info().page_count, 100);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     #[must_use]
     pub fn stored(&self) -> &Archive {
         match self {
@@ -68,6 +99,15 @@ impl PageArchive {
     }
 
     /// Returns `true` if damage to any page would be noticed: every block has a checksum, or every page a hash.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{PageArchive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 100 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = PageArchive::standard(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// assert!(archive.notices_damage());
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     #[must_use]
     pub fn notices_damage(&self) -> bool {
         self.as_delta().is_some() || self.stored().info().block_checksums
@@ -83,6 +123,16 @@ impl PageArchive {
     }
 
     /// Returns the record of this archive for a delta that is made from it.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{PageArchive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 100 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = PageArchive::standard(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// let base = archive.record(b"monday.lz4")?; // for `DeltaWriter::new`
+    /// assert_eq!((base.identity, base.page_count), (archive.identity(), 100));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::ChainTooLong`](crate::Error::ChainTooLong) if readers would refuse that delta.

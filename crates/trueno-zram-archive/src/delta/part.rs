@@ -52,6 +52,22 @@ impl DeltaPart {
     }
 
     /// Starts anew, with blocks of the shape that the writer has.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{DeltaPart, DeltaWriter, PageArchive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 8 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let base = PageArchive::standard(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// let mut delta = DeltaWriter::new(Vec::new(), base.record(b"monday.lz4")?, WriteOptions::default())?;
+    /// let mut part = DeltaPart::new();
+    /// for zero_pages in [5, 7] {
+    ///     part.start(delta.block_shape());
+    ///     part.push_zeros(zero_pages);
+    ///     delta.push(&mut part)?;
+    /// }
+    /// assert_eq!(delta.page_count(), 12);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     pub fn start(&mut self, shape: BlockShape) {
         self.runs.clear();
         self.hashes.clear();
@@ -60,10 +76,6 @@ impl DeltaPart {
     }
 
     /// Returns the number of pages so far.
-    ///
-    /// ```
-    /// assert_eq!(trueno_zram_archive::DeltaPart::new().page_count(), 0);
-    /// ```
     #[must_use]
     pub fn page_count(&self) -> u64 {
         self.page_count
@@ -72,7 +84,9 @@ impl DeltaPart {
     /// Adds zero pages.
     ///
     /// ```
-    /// trueno_zram_archive::DeltaPart::new().push_zeros(5);
+    /// let mut part = trueno_zram_archive::DeltaPart::new();
+    /// part.push_zeros(5);
+    /// assert_eq!(part.page_count(), 5);
     /// ```
     pub fn push_zeros(&mut self, pages: u64) {
         self.page_count += pages;
@@ -86,7 +100,9 @@ impl DeltaPart {
     ///
     /// ```
     /// use trueno_zram_archive::{DeltaPart, PageHash};
-    /// DeltaPart::new().push_base(7, PageHash::of(&[1; 4096]));
+    /// let mut part = DeltaPart::new();
+    /// part.push_base(7, PageHash::of(&[1; 4096]));
+    /// assert_eq!(part.page_count(), 1);
     /// ```
     pub fn push_base(&mut self, page: u64, hash: PageHash) {
         self.push_hash(hash);
@@ -97,6 +113,14 @@ impl DeltaPart {
     }
 
     /// Adds a page that the base does not have. It is not zero.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{DeltaPart, PageCodec, PageHash};
+    /// let (mut part, page, mut out) = (DeltaPart::new(), [7; 4096], [0; 4096]);
+    /// part.push_page(PageCodec::default().compress(&page, &mut out)?, &page, PageHash::of(&page))?;
+    /// assert_eq!(part.page_count(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`PageBlocks::push_of`].

@@ -27,6 +27,28 @@ use super::page_archive::PageArchive;
 /// takes no more of the stack than a short one.
 ///
 /// [`PageArchive`] is an archive or a delta. [`DeltaWriter`](crate::DeltaWriter) shows how one is made.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use trueno_zram_archive::{Delta, DeltaPart, DeltaWriter, PageArchive, PageHash, Pages, WriteOptions, compress};
+/// # let mut bytes = Vec::new();
+/// # compress(&[7; 8 * 4096][..], &mut bytes, &WriteOptions::default())?;
+/// # let base = PageArchive::standard(Arc::new(bytes))?.expect("it has an index");
+/// # let mut writer = DeltaWriter::new(Vec::new(), base.record(b"monday.lz4")?, WriteOptions::default())?;
+/// # let mut part = DeltaPart::new();
+/// # part.start(writer.block_shape());
+/// # part.push_base(3, PageHash::of(&[7; 4096]));
+/// # part.push_zeros(1);
+/// # writer.push(&mut part)?;
+/// # let file = Arc::new(writer.finish(2 * 4096)?.0);
+/// use trueno_zram_archive::PageOrigin;
+/// let delta = Delta::open(file, |_| Ok(base))?.expect("it is a delta"); // of a page of its base, and a zero page
+/// let mut pages = [[0xff; 4096]; 2];
+/// delta.read(0, &mut pages)?;
+/// assert_eq!(pages, [[7; 4096], [0; 4096]]);
+/// assert_eq!(delta.origin(0)?.0, PageOrigin::Base(3));
+/// # Ok::<(), trueno_zram_archive::Error>(())
+/// ```
 pub struct Delta {
     /// The deltas of the chain: first the delta itself, then its base, and so on.
     pub(super) layers: Vec<DeltaFile>,
@@ -60,7 +82,7 @@ impl Delta {
         find_base: impl FnOnce(&BaseRecord) -> Result<PageArchive>,
     ) -> Result<Option<Self>> {
         let Some(own) = DeltaFile::open(file)? else { return Ok(None) };
-        let base = find_base(own.base())?;
+        let base = find_base(own.base_record())?;
         own.on_base(base).map(Some)
     }
 
@@ -92,6 +114,24 @@ impl Delta {
     }
 
     /// Returns the record of its base.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_archive::{Delta, DeltaPart, DeltaWriter, PageArchive, PageHash, Pages, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 8 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let base = PageArchive::standard(Arc::new(bytes))?.expect("it has an index");
+    /// # let mut writer = DeltaWriter::new(Vec::new(), base.record(b"monday.lz4")?, WriteOptions::default())?;
+    /// # let mut part = DeltaPart::new();
+    /// # part.start(writer.block_shape());
+    /// # part.push_base(3, PageHash::of(&[7; 4096]));
+    /// # part.push_zeros(1);
+    /// # writer.push(&mut part)?;
+    /// # let file = Arc::new(writer.finish(2 * 4096)?.0);
+    /// let delta = Delta::open(file, |_| Ok(base))?.expect("it is a delta");
+    /// assert_eq!(delta.base_record().path, b"monday.lz4");
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     #[must_use]
     pub fn base_record(&self) -> &BaseRecord {
         &self.own().base
@@ -104,18 +144,75 @@ impl Delta {
     }
 
     /// Returns the archive of the pages that the delta itself stores. It has the sections of the delta, too.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_archive::{Delta, DeltaPart, DeltaWriter, PageArchive, PageHash, Pages, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 8 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let base = PageArchive::standard(Arc::new(bytes))?.expect("it has an index");
+    /// # let mut writer = DeltaWriter::new(Vec::new(), base.record(b"monday.lz4")?, WriteOptions::default())?;
+    /// # let mut part = DeltaPart::new();
+    /// # part.start(writer.block_shape());
+    /// # part.push_base(3, PageHash::of(&[7; 4096]));
+    /// # part.push_zeros(1);
+    /// # writer.push(&mut part)?;
+    /// # let file = Arc::new(writer.finish(2 * 4096)?.0);
+    /// let delta = Delta::open(file, |_| Ok(base))?.expect("it is a delta");
+    /// assert_eq!(delta.stored().info().page_count, 0); // its base has all of its pages
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     #[must_use]
     pub fn stored(&self) -> &Archive {
         &self.own().stored
     }
 
     /// Returns the number of pages by origin, as the footer states it.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_archive::{Delta, DeltaPart, DeltaWriter, PageArchive, PageHash, Pages, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 8 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let base = PageArchive::standard(Arc::new(bytes))?.expect("it has an index");
+    /// # let mut writer = DeltaWriter::new(Vec::new(), base.record(b"monday.lz4")?, WriteOptions::default())?;
+    /// # let mut part = DeltaPart::new();
+    /// # part.start(writer.block_shape());
+    /// # part.push_base(3, PageHash::of(&[7; 4096]));
+    /// # part.push_zeros(1);
+    /// # writer.push(&mut part)?;
+    /// # let file = Arc::new(writer.finish(2 * 4096)?.0);
+    /// let delta = Delta::open(file, |_| Ok(base))?.expect("it is a delta");
+    /// let counts = delta.origin_counts();
+    /// assert_eq!((counts.zero, counts.base, counts.stored), (1, 1, 0));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     #[must_use]
     pub fn origin_counts(&self) -> OriginCounts {
         self.own().footer.counts
     }
 
     /// Returns the origin of a page, and its hash unless the page is zero.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_archive::{Delta, DeltaPart, DeltaWriter, PageArchive, PageHash, Pages, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 8 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let base = PageArchive::standard(Arc::new(bytes))?.expect("it has an index");
+    /// # let mut writer = DeltaWriter::new(Vec::new(), base.record(b"monday.lz4")?, WriteOptions::default())?;
+    /// # let mut part = DeltaPart::new();
+    /// # part.start(writer.block_shape());
+    /// # part.push_base(3, PageHash::of(&[7; 4096]));
+    /// # part.push_zeros(1);
+    /// # writer.push(&mut part)?;
+    /// # let file = Arc::new(writer.finish(2 * 4096)?.0);
+    /// use trueno_zram_archive::PageOrigin;
+    /// let delta = Delta::open(file, |_| Ok(base))?.expect("it is a delta");
+    /// assert_eq!(delta.origin(0)?, (PageOrigin::Base(3), Some(PageHash::of(&[7; 4096]))));
+    /// assert_eq!(delta.origin(1)?, (PageOrigin::Zero, None));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::PageRange`]; [`Error::Delta`] if the map is damaged; [`Error::Read`].
@@ -134,13 +231,13 @@ impl Delta {
         let location = self.locate(page, origin)?;
         self.read_run(page, location, location, std::slice::from_mut(out))?;
         if hash.is_some_and(|hash| PageHash::of(out) != hash) {
-            return Err(self.other_page(page, origin));
+            return Err(self.hash_mismatch(page, origin));
         }
         out[self.page_len(page)..].fill(0);
         Ok(())
     }
 
-    fn other_page(&self, page: u64, origin: PageOrigin) -> Error {
+    fn hash_mismatch(&self, page: u64, origin: PageOrigin) -> Error {
         let origin = match origin {
             PageOrigin::Base(number) => format!("page {number} of base {}", self.own().base),
             PageOrigin::Stored(number) => format!("stored page {number}"),
@@ -169,7 +266,7 @@ impl Pages for Delta {
         let hashed = (first..).zip(&expected).filter_map(|(page, (origin, hash))| Some((page, *origin, (*hash)?)));
         let mut pages = hashed.zip(&hashes);
         if let Some(((page, origin, _), _)) = pages.find(|((_, _, expected), hash)| expected != *hash) {
-            return Err(self.other_page(page, origin));
+            return Err(self.hash_mismatch(page, origin));
         }
         if let Some((last, before)) = out.split_last_mut() {
             last[self.page_len(first + before.len() as u64)..].fill(0);

@@ -59,6 +59,21 @@ pub struct DeltaWriter<W: Write> {
 }
 
 /// Totals of a delta that was written.
+///
+/// ```
+/// # use trueno_zram_archive::{DeltaPart, DeltaWriter, PageArchive, WriteOptions, compress};
+/// # let mut bytes = Vec::new();
+/// # compress(&[7; 8 * 4096][..], &mut bytes, &WriteOptions::default())?;
+/// # let base = PageArchive::standard(std::sync::Arc::new(bytes))?.expect("it has an index");
+/// let mut delta = DeltaWriter::new(Vec::new(), base.record(b"monday.lz4")?, WriteOptions::default())?;
+/// let mut part = DeltaPart::new();
+/// part.start(delta.block_shape());
+/// part.push_zeros(5);
+/// delta.push(&mut part)?;
+/// let (bytes, summary) = delta.finish(5 * 4096 - 1)?;
+/// assert_eq!((summary.zero_pages, summary.archive_len), (5, bytes.len() as u64));
+/// # Ok::<(), trueno_zram_archive::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeltaSummary {
@@ -81,6 +96,16 @@ pub struct DeltaSummary {
 impl<W: Write> DeltaWriter<W> {
     /// Starts a delta. It has no checksum of its whole content: every page has a hash.
     ///
+    /// ```
+    /// # use trueno_zram_archive::{DeltaPart, DeltaWriter, PageArchive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 8 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let base = PageArchive::standard(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// let mut delta = DeltaWriter::new(Vec::new(), base.record(b"monday.lz4")?, WriteOptions::default())?;
+    /// assert_eq!(delta.finish(0)?.1.content_len, 0);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Write`]; [`Error::Misuse`] for a base without a path.
     pub fn new(mut out: W, base: BaseRecord, options: WriteOptions) -> Result<Self> {
@@ -92,6 +117,17 @@ impl<W: Write> DeltaWriter<W> {
     }
 
     /// Returns the layout of its blocks, for [`DeltaPart::start`].
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{DeltaPart, DeltaWriter, PageArchive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 8 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let base = PageArchive::standard(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// let delta = DeltaWriter::new(Vec::new(), base.record(b"monday.lz4")?, WriteOptions::default())?;
+    /// let mut part = DeltaPart::new();
+    /// part.start(delta.block_shape());
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     #[must_use]
     pub fn block_shape(&self) -> BlockShape {
         self.archive.block_shape()
@@ -110,6 +146,20 @@ impl<W: Write> DeltaWriter<W> {
     }
 
     /// Adds the next pages. Copies of pages that are stored already are left out.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{DeltaPart, DeltaWriter, PageArchive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 8 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let base = PageArchive::standard(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// let mut delta = DeltaWriter::new(Vec::new(), base.record(b"monday.lz4")?, WriteOptions::default())?;
+    /// let mut part = DeltaPart::new(); // prepared by any thread
+    /// part.start(delta.block_shape());
+    /// part.push_zeros(5);
+    /// delta.push(&mut part)?;
+    /// assert_eq!(delta.page_count(), 5);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Write`]; [`Error::Misuse`] for pages that the base does not have, for blocks of another shape, and
@@ -150,6 +200,16 @@ impl<W: Write> DeltaWriter<W> {
 
     /// Adds a named section, such as an address map.
     ///
+    /// ```
+    /// # use trueno_zram_archive::{DeltaPart, DeltaWriter, PageArchive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 8 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let base = PageArchive::standard(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// let mut delta = DeltaWriter::new(Vec::new(), base.record(b"monday.lz4")?, WriteOptions::default())?;
+    /// delta.add_section("note", b"kept with the pages")?;
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`ArchiveWriter::add_section`].
     pub fn add_section(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
@@ -157,6 +217,21 @@ impl<W: Write> DeltaWriter<W> {
     }
 
     /// Writes the map, flushes, and returns the output. The last page may be longer than the content: the rest of it is zero.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{DeltaPart, DeltaWriter, PageArchive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 8 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let base = PageArchive::standard(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// let mut delta = DeltaWriter::new(Vec::new(), base.record(b"monday.lz4")?, WriteOptions::default())?;
+    /// let mut part = DeltaPart::new();
+    /// part.start(delta.block_shape());
+    /// part.push_zeros(2);
+    /// delta.push(&mut part)?;
+    /// let (bytes, summary) = delta.finish(5000)?;
+    /// assert_eq!((summary.content_len, summary.archive_len), (5000, bytes.len() as u64));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::Write`]; [`Error::Misuse`] for content that does not have as many pages as were added, and if the stored

@@ -94,6 +94,17 @@ impl PageHashes {
 
     /// Reads all pages and hashes them, on the rayon pool that it is called in.
     ///
+    /// ```
+    /// # use trueno_zram_archive::{PageArchive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 100 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = PageArchive::standard(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// use trueno_zram_archive::{PageHash, PageHashes};
+    /// let hashes = PageHashes::compute(&archive)?; // of 100 equal pages
+    /// assert_eq!(hashes.find(5000, &PageHash::of(&[7; 4096])), Some(0));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of [`Pages::read`].
     pub fn compute(archive: &PageArchive) -> Result<Self> {
@@ -125,12 +136,36 @@ impl PageHashes {
     }
 
     /// Returns the number of a page with this hash: `page` itself if it has it, else the first one.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{PageArchive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 100 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = PageArchive::standard(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// use trueno_zram_archive::{PageHash, PageHashes};
+    /// let hashes = PageHashes::compute(&archive)?; // of 100 equal pages
+    /// assert_eq!(hashes.find(3, &PageHash::of(&[7; 4096])), Some(3));
+    /// assert_eq!(hashes.find(3, &PageHash::of(&[1; 4096])), None);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     #[must_use]
     pub fn find(&self, page: u64, hash: &PageHash) -> Option<u64> {
         self.finder().find(page, hash)
     }
 
     /// Returns a finder for many pages: faster than [`find`](Self::find) if they follow each other.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{PageArchive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 100 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = PageArchive::standard(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// use trueno_zram_archive::{PageHash, PageHashes};
+    /// let hashes = PageHashes::compute(&archive)?; // of 100 equal pages
+    /// let mut finder = hashes.finder();
+    /// assert!((0..100).all(|page| finder.find(page, &PageHash::of(&[7; 4096])) == Some(page)));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     #[must_use]
     pub fn finder(&self) -> PageFinder<'_> {
         PageFinder { hashes: self, near: 0 }

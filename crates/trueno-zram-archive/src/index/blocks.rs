@@ -52,6 +52,16 @@ impl BlockPlace {
 }
 
 /// The blocks of a range of pages. See [`Archive::blocks`](crate::Archive::blocks).
+///
+/// ```
+/// # use trueno_zram_archive::{Archive, WriteOptions, compress};
+/// # let mut bytes = Vec::new();
+/// # compress(&[7; 40 * 4096][..], &mut bytes, &WriteOptions::default())?;
+/// # let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index"); // of 40 pages
+/// let pages: u64 = archive.blocks(0..40)?.map(|block| block.map_or(0, |block| block.pages)).sum();
+/// assert_eq!(pages, 40);
+/// # Ok::<(), trueno_zram_archive::Error>(())
+/// ```
 pub struct Blocks<'a> {
     index: GroupIndex<'a>,
     /// Pages not returned yet.

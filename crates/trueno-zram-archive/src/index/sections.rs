@@ -31,6 +31,18 @@ pub(crate) fn append(sections: &mut Vec<u8>, name: &str, bytes: &[u8]) -> Result
 }
 
 /// A section of an archive's index.
+///
+/// ```
+/// # use trueno_zram_archive::{Archive, ArchiveWriter, WriteOptions};
+/// # let mut writer = ArchiveWriter::new(Vec::new(), WriteOptions::default())?;
+/// # writer.add_section("note", b"kept with the pages")?;
+/// # let archive = Archive::read_from(std::sync::Arc::new(writer.finish(None)?.0))?.expect("it has an index");
+/// for section in archive.sections()? {
+///     let section = section?;
+///     println!("{}: {} bytes", section.name, section.len_bytes);
+/// }
+/// # Ok::<(), trueno_zram_archive::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
     /// Its name.

@@ -21,6 +21,9 @@ pub(crate) const LAST_LITERALS: usize = 5;
 /// Length of the shortest match.
 pub(crate) const MIN_MATCH: usize = 4;
 
+/// Bytes of a block of zeros that may be damaged for it to be recognised still.
+const MAX_DAMAGED_BYTES: usize = 16;
+
 /// A block of zero pages.
 pub(crate) struct ZeroBlock {
     pub(crate) bytes: Vec<u8>,
@@ -51,10 +54,11 @@ pub(crate) fn zero_pages_of(block: &[u8]) -> Option<usize> {
 }
 
 /// Returns the pages of the zero block that `block` probably was before it was damaged: of the same length, with at
-/// most `differences` other bytes.
-pub(crate) fn damaged_zero_pages(block: &[u8], differences: usize) -> Option<usize> {
+/// most [`MAX_DAMAGED_BYTES`] other bytes.
+pub(crate) fn damaged_zero_pages(block: &[u8]) -> Option<usize> {
     let near = |zeros: &ZeroBlock| {
-        zeros.bytes.len() == block.len() && zeros.bytes.iter().zip(block).filter(|(a, b)| a != b).count() <= differences
+        let damaged_bytes = zeros.bytes.iter().zip(block).filter(|(a, b)| a != b).count();
+        zeros.bytes.len() == block.len() && damaged_bytes <= MAX_DAMAGED_BYTES
     };
     ZERO_BLOCKS.iter().position(near).map(|index| index + 1)
 }

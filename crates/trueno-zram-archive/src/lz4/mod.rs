@@ -1,4 +1,5 @@
-//! LZ4: the header of a frame, and blocks of constant pages.
+//! LZ4: the header of a frame, blocks of constant pages, and the sequences of a block.
 
 pub(crate) mod constant;
 pub(crate) mod header;
+pub(crate) mod sequences;

@@ -168,12 +168,6 @@ impl SalvageReader {
     }
 
     /// Returns the damage so far, in order of the content.
-    ///
-    /// ```
-    /// let other = trueno_zram_archive::SalvageReader::open(std::sync::Arc::new(b"some other file".to_vec()))?;
-    /// assert!(other.damage().is_empty());
-    /// # Ok::<(), trueno_zram_archive::Error>(())
-    /// ```
     #[must_use]
     pub fn damage(&self) -> &[Damage] {
         match &self.source {
@@ -272,8 +266,7 @@ impl ArchiveSalvage {
             return Ok(false);
         }
         let Some(mut table) = frame.index.seek_table else { return Ok(true) };
-        let compressed_len = u32::try_from(index_len).unwrap_or(u32::MAX);
-        table.push(SeekEntry { compressed_len, content_len: 0 });
+        table.push(SeekEntry::of_index(index_len));
         match self.archive.seek_table_len.checked_sub(SKIPPABLE_HEAD_LEN) {
             None => Ok(table.frames() > MAX_FRAMES),
             Some(payload_len) => {

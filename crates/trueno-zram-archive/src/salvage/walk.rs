@@ -59,11 +59,8 @@ fn lz4_step(window: &[u8], at: usize, layout: &Layout) -> Option<FoundBlock> {
     let block = Block::lz4(0, at + 4, len, raw);
     let bytes = block.bytes(window);
     let damaged = layout.block_checksums() && block.verify(window).is_err();
-    let zeros = if raw {
-        None
-    } else {
-        zero_pages_of(bytes).or_else(|| damaged.then(|| damaged_zero_pages(bytes, 16)).flatten())
-    };
+    let zeros =
+        if raw { None } else { zero_pages_of(bytes).or_else(|| damaged.then(|| damaged_zero_pages(bytes)).flatten()) };
     let kind = match zeros {
         Some(_) => PageKind::SameFilled,
         None if raw => PageKind::Raw,

@@ -20,9 +20,6 @@ const SMALL_BLOCK_LEN: usize = 1 << 10;
 /// A page frame of this many blocks or fewer is decoded on the calling thread.
 const SMALL_FRAME_BLOCKS: usize = 8;
 
-/// Bytes of a block of zeros that may be damaged for it to be recognised still.
-const DAMAGED_BYTES: usize = 16;
-
 impl Block {
     /// Returns `true` if the block is decoded on the calling thread in frames that are not made of pages.
     pub(crate) fn is_small(&self) -> bool {
@@ -121,7 +118,7 @@ fn replace_by_zeros(
     } else if block.raw {
         block.len
     } else if frame.shape == FrameShape::Pages {
-        damaged_zero_pages(block.bytes(window), DAMAGED_BYTES).unwrap_or(1) * PAGE_SIZE
+        damaged_zero_pages(block.bytes(window)).unwrap_or(1) * PAGE_SIZE
     } else {
         // All blocks but the last are full, in the frames of all encoders that do not flush.
         frame.header.max_block_len

@@ -12,7 +12,7 @@ use crate::stream::decoder::PageDecoders;
 use crate::stream::history::History;
 
 /// Blocks that are worth a second thread.
-const PARALLEL_BLOCKS: usize = 32;
+pub(crate) const PARALLEL_BLOCKS: usize = 32;
 
 /// The most bytes of blocks in one batch that looked like pages and are not. The blocks after them go to the next batch.
 const EXTRA_BYTES: usize = 4 << 20;

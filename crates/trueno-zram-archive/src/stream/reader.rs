@@ -13,7 +13,7 @@ use crate::format::{Format, Layout};
 use crate::index::builder::{IndexBuilder, Retention};
 use crate::index::layout::{INDEX_FRAME_MAGIC, INDEX_MAGIC};
 use crate::lz4::header::{
-    ARCHIVE_MAX_BLOCK_LEN, FRAME_MAGIC, LEGACY_BLOCK_LEN, LEGACY_MAGIC, Lz4Header, SKIPPABLE_MAGIC,
+    ARCHIVE_MAX_BLOCK_LEN, FRAME_MAGIC, LEGACY_BLOCK_LEN, LEGACY_MAGIC, Lz4Header, SKIPPABLE_HEAD_LEN, SKIPPABLE_MAGIC,
 };
 use crate::salvage::damage::{Damage, DamageKind, record};
 use crate::stream::content::{ContentBatch, SpanRef};
@@ -22,7 +22,7 @@ use crate::stream::frame::{FrameShape, FrameState};
 use crate::stream::index_check::{ExpectedIndex, check_index};
 use crate::stream::inline::{INLINE_BYTES, InlineDecoder, decodes_inline};
 use crate::stream::input::InputWindow;
-use crate::stream::parallel::ParallelDecoder;
+use crate::stream::parallel::{PARALLEL_BLOCKS, ParallelDecoder};
 use crate::zstd::frame::ZSTD_MAGIC;
 use crate::zstd::libzstd::ForeignDecoder;
 use crate::zstd::seek_table::{ExpectedTable, MAX_FRAMES, SEEK_FRAME_MAGIC, SeekEntry};
@@ -31,6 +31,9 @@ use gather::{gather_blocks, gather_frames};
 
 /// Content of a batch by default.
 const BATCH_BYTES: usize = 8 << 20;
+
+/// A frame is taken for one of pages as long as no more than one of this many blocks is something else.
+const BLOCKS_PER_OTHER: usize = 8;
 
 /// The result of comparing the stream's index with its frame.
 ///
@@ -145,10 +148,15 @@ impl<'c, R: Read> FrameReader<'c, R> {
     /// Reads `input`, with pages decoded by `codec`.
     ///
     /// ```
+    /// # use trueno_zram_archive::{ContentBatch, WriteOptions, compress};
     /// use trueno_zram_archive::{CpuBatchCompressor, FrameReader};
-    /// let mut compressor = CpuBatchCompressor::default();
-    /// let reader = FrameReader::with_codec(std::io::empty(), &mut compressor);
-    /// assert_eq!(reader.summary().frames, 0);
+    /// # let mut archive = Vec::new();
+    /// # compress(&[7; 40 * 4096][..], &mut archive, &WriteOptions::default())?;
+    /// let mut codec = CpuBatchCompressor::default(); // or a GPU's
+    /// let mut reader = FrameReader::with_codec(&archive[..], &mut codec);
+    /// while reader.read_batch(&mut ContentBatch::new())? {}
+    /// assert_eq!(reader.summary().content_len, 40 * 4096);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
     /// ```
     pub fn with_codec(input: R, codec: &'c mut dyn BatchCodec) -> Self {
         Self::build(input, PageDecoders::new(Some(codec)))
@@ -211,10 +219,6 @@ impl<'c, R: Read> FrameReader<'c, R> {
     }
 
     /// Returns the damage so far, in order of the content. Empty unless the reader is [`salvaging`](Self::salvaging).
-    ///
-    /// ```
-    /// assert!(trueno_zram_archive::FrameReader::new(std::io::empty()).damage().is_empty());
-    /// ```
     #[must_use]
     pub fn damage(&self) -> &[Damage] {
         self.damage.as_deref().unwrap_or_default()
@@ -310,11 +314,6 @@ impl<'c, R: Read> FrameReader<'c, R> {
     }
 
     /// Returns the totals so far.
-    ///
-    /// ```
-    /// let reader = trueno_zram_archive::FrameReader::new(std::io::empty());
-    /// assert_eq!(reader.summary().input_len, 0);
-    /// ```
     #[must_use]
     pub fn summary(&self) -> &ReadSummary {
         &self.summary
@@ -323,8 +322,13 @@ impl<'c, R: Read> FrameReader<'c, R> {
     /// Returns the length of content that the first frame's header announces, once `read_batch` has read it.
     ///
     /// ```
-    /// let reader = trueno_zram_archive::FrameReader::new(std::io::empty());
-    /// assert_eq!(reader.announced_len(), None);
+    /// use trueno_zram_archive::{ContentBatch, FrameReader, WriteOptions, compress};
+    /// let mut archive = Vec::new();
+    /// compress(&b"some memory"[..], &mut archive, &WriteOptions::default().with_content_len(11))?;
+    /// let mut reader = FrameReader::new(&archive[..]);
+    /// reader.read_batch(&mut ContentBatch::new())?;
+    /// assert_eq!(reader.announced_len(), Some(11));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
     /// ```
     #[must_use]
     pub fn announced_len(&self) -> Option<u64> {
@@ -419,8 +423,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
         let verdict = check_index(&mut self.input, u64::from(len), described.as_ref())?;
         self.record_verdict(verdict);
         self.seek_table = described.and_then(|described| described.index.seek_table).map(|mut table| {
-            // The index is a frame of the seek table, too.
-            table.push(SeekEntry { compressed_len: len.saturating_add(8), content_len: 0 });
+            table.push(SeekEntry::of_index(u64::from(len) + SKIPPABLE_HEAD_LEN));
             table
         });
         Ok(())
@@ -482,7 +485,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
                 for (entry, len_bytes) in &decoded.entries {
                     frame.record_block(*entry, *len_bytes);
                 }
-                if frame.shape == FrameShape::Pages && decoded.not_pages * 8 > decoded.blocks {
+                if frame.shape == FrameShape::Pages && decoded.not_pages * BLOCKS_PER_OTHER > decoded.blocks {
                     frame.shape = FrameShape::Blocks;
                 }
                 decoded.blocks
@@ -583,5 +586,5 @@ impl<R: Read> std::fmt::Debug for FrameReader<'_, R> {
 
 /// Runs work that forks many times inside the pool, since entering it each time takes longer. Little work runs on this thread.
 fn in_pool<T: Send>(blocks: usize, work: impl FnOnce() -> T + Send) -> T {
-    if blocks < 32 { work() } else { rayon::join(work, || ()).0 }
+    if blocks < PARALLEL_BLOCKS { work() } else { rayon::join(work, || ()).0 }
 }

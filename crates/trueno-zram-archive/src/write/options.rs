@@ -42,6 +42,11 @@ impl Default for WriteOptions {
 
 impl WriteOptions {
     /// Sets the format: LZ4 by default.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{Format, WriteOptions};
+    /// assert_eq!(WriteOptions::default().with_format(Format::Zstd).format, Format::Zstd);
+    /// ```
     #[must_use]
     pub fn with_format(mut self, format: Format) -> Self {
         self.format = format;
@@ -62,6 +67,11 @@ impl WriteOptions {
     }
 
     /// Sets whether every block has a checksum: `true` by default.
+    ///
+    /// ```
+    /// use trueno_zram_archive::WriteOptions;
+    /// assert!(!WriteOptions::default().with_block_checksums(false).block_checksums);
+    /// ```
     #[must_use]
     pub fn with_block_checksums(mut self, block_checksums: bool) -> Self {
         self.block_checksums = block_checksums;
@@ -69,6 +79,11 @@ impl WriteOptions {
     }
 
     /// Sets whether an LZ4 frame ends with a checksum of all content: `false` by default.
+    ///
+    /// ```
+    /// use trueno_zram_archive::WriteOptions;
+    /// assert!(WriteOptions::default().with_content_checksum(true).content_checksum);
+    /// ```
     #[must_use]
     pub fn with_content_checksum(mut self, content_checksum: bool) -> Self {
         self.content_checksum = content_checksum;
@@ -76,6 +91,11 @@ impl WriteOptions {
     }
 
     /// Sets whether the index has a hash per page: `false` by default.
+    ///
+    /// ```
+    /// use trueno_zram_archive::WriteOptions;
+    /// assert!(WriteOptions::default().with_page_hashes(true).page_hashes);
+    /// ```
     #[must_use]
     pub fn with_page_hashes(mut self, page_hashes: bool) -> Self {
         self.page_hashes = page_hashes;

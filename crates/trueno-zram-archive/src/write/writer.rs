@@ -189,7 +189,8 @@ impl<W: Write> ArchiveWriter<W> {
     /// ```
     /// use trueno_zram_archive::{ArchiveWriter, WriteOptions};
     /// let archive = ArchiveWriter::new(Vec::new(), WriteOptions::default())?;
-    /// assert_eq!(archive.block_shape(), archive.block_shape());
+    /// let mut blocks = trueno_zram_archive::PageBlocks::new(); // on any thread
+    /// blocks.start(0, archive.block_shape());
     /// # Ok::<(), trueno_zram_archive::Error>(())
     /// ```
     #[must_use]
@@ -442,8 +443,7 @@ impl<W: Write> ArchiveWriter<W> {
 
     /// Writes the seek table, unless the archive has more frames than readers of it take.
     fn write_seek_table(&mut self, index: &BuiltIndex, index_len: usize) -> Result<()> {
-        let index_entry = u32::try_from(index_len).ok().filter(|len| *len > 0);
-        let index_entry = index_entry.map(|compressed_len| SeekEntry { compressed_len, content_len: 0 });
+        let index_entry = (index_len > 0).then(|| SeekEntry::of_index(index_len as u64));
         let frames = index.seek_table.as_ref().map_or(0, |table| table.frames()) + u64::from(index_entry.is_some());
         let Some((head, frames)) = seek_table::head(frames).zip(u32::try_from(frames).ok()) else { return Ok(()) };
         let mut bytes = head.to_vec();

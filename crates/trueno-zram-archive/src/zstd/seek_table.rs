@@ -35,6 +35,11 @@ pub(crate) struct SeekEntry {
 }
 
 impl SeekEntry {
+    /// Returns the entry of the index, which is a frame of the table without content.
+    pub(crate) fn of_index(index_len: u64) -> Self {
+        Self { compressed_len: u32::try_from(index_len).unwrap_or(u32::MAX), content_len: 0 }
+    }
+
     pub(crate) fn encode(self) -> [u8; ENTRY_LEN] {
         let mut bytes = [0; ENTRY_LEN];
         bytes[..4].copy_from_slice(&self.compressed_len.to_le_bytes());

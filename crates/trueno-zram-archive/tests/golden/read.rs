@@ -25,7 +25,7 @@ pub(crate) fn open_any(path: &Path) -> Result<Option<PageArchive>, Error> {
     let file = Arc::new(fs::read(path).unwrap());
     let Some(delta) = DeltaFile::open(file.clone())? else { return PageArchive::standard(file) };
     // The base lies beside the delta.
-    let base = open(&path.with_file_name(OsStr::from_bytes(&delta.base().path)));
+    let base = open(&path.with_file_name(OsStr::from_bytes(&delta.base_record().path)));
     Ok(Some(PageArchive::Delta(Box::new(delta.on_base(base)?))))
 }
 

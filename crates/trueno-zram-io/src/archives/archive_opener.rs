@@ -140,11 +140,11 @@ impl ArchiveOpener {
                     if layers.len() == Delta::MAX_DEPTH {
                         return Err(Error::ChainTooLong { max_deltas: Delta::MAX_DEPTH });
                     }
-                    (file, path) = self.find_base(layer.base(), &path)?;
+                    (file, path) = self.find_base(layer.base_record(), &path)?;
                     layers.push(*layer);
                 }
                 (None, None) => return Ok(None),
-                (None, Some(above)) => return Err(base_error(above.base(), "it is not an archive any more")),
+                (None, Some(above)) => return Err(base_error(above.base_record(), "it is not an archive any more")),
             }
         };
         for layer in layers.into_iter().rev() {

@@ -9,6 +9,18 @@ use crate::varint::put;
 impl AddressMap {
     /// Encodes the map as the bytes of a section.
     ///
+    /// ```
+    /// # use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
+    /// # let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+    /// # heap.push(1, PageState::Untouched);
+    /// # heap.push(2, PageState::Stored);
+    /// # let (command, consistency) = ("server".into(), Consistency::Stopped);
+    /// # let map = AddressMap { pid: 4711, command, taken_unix_s: 1_800_000_000, consistency, mappings: vec![heap] };
+    /// let bytes = map.to_bytes()?; // for `ArchiveWriter::add_section`
+    /// assert_eq!(StoredMap::from_bytes(bytes)?.command, "server");
+    /// # Ok::<(), trueno_zram_archive::SnapshotError>(())
+    /// ```
+    ///
     /// # Errors
     /// [`SnapshotError::TooLarge`]; [`SnapshotError::Mapping`].
     pub fn to_bytes(&self) -> Result<Vec<u8>, SnapshotError> {

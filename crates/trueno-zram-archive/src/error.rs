@@ -69,7 +69,7 @@ pub enum Error {
         at: u64,
     },
     /// The input ends too early.
-    #[error("truncated: the input ends at byte {at}, within {within}{}", OfPage(*page))]
+    #[error("truncated: the input ends at byte {at}, within {within}{}", of_page(*page))]
     Truncated {
         /// Length of the input.
         at: u64,
@@ -95,7 +95,7 @@ pub enum Error {
         id: u32,
     },
     /// A block is longer than its frame allows.
-    #[error("{}: a block claims {len_bytes} bytes; the frame allows {max_bytes}", Location(*at, *page))]
+    #[error("{}: a block claims {len_bytes} bytes; the frame allows {max_bytes}", location(*at, *page))]
     BlockTooLarge {
         /// Position of the block.
         at: u64,
@@ -107,7 +107,7 @@ pub enum Error {
         max_bytes: u64,
     },
     /// A block does not match its checksum.
-    #[error("{}: corrupt block: stored checksum {expected:08x}, computed {actual:08x}", Location(*at, *page))]
+    #[error("{}: corrupt block: stored checksum {expected:08x}, computed {actual:08x}", location(*at, *page))]
     BlockChecksum {
         /// Position of the block.
         at: u64,
@@ -119,7 +119,7 @@ pub enum Error {
         actual: u32,
     },
     /// A block cannot be decoded.
-    #[error("{}: corrupt block: {reason}", Location(*at, *page))]
+    #[error("{}: corrupt block: {reason}", location(*at, *page))]
     Block {
         /// Position of the block.
         at: u64,
@@ -155,7 +155,7 @@ pub enum Error {
     #[error("bad delta: {0}")]
     Delta(String),
     /// The base of a delta is missing, is another archive, or cannot be read.
-    #[error("base {base}: {reason}{}", ForPage(*page))]
+    #[error("base {base}: {reason}{}", for_page(*page))]
     Base {
         /// Its path.
         base: String,
@@ -276,34 +276,19 @@ impl Error {
     }
 }
 
-/// A position, with its page if that is known.
-struct Location(u64, Option<u64>);
-
-impl fmt::Display for Location {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self(at, Some(page)) => write!(f, "page {page} (byte {at})"),
-            Self(at, None) => write!(f, "byte {at}"),
-        }
-    }
+/// Describes a position, with its page if that is known.
+fn location(at: u64, page: Option<u64>) -> String {
+    page.map_or_else(|| format!("byte {at}"), |page| format!("page {page} (byte {at})"))
 }
 
-/// The page that a truncation starts with.
-struct OfPage(Option<u64>);
-
-impl fmt::Display for OfPage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |page| write!(f, " of page {page}"))
-    }
+/// Describes the page that a truncation starts with.
+fn of_page(page: Option<u64>) -> String {
+    page.map_or_else(String::new, |page| format!(" of page {page}"))
 }
 
-/// The page of a delta that needs another archive.
-struct ForPage(Option<u64>);
-
-impl fmt::Display for ForPage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |page| write!(f, "; it is needed for page {page}"))
-    }
+/// Describes the page of a delta that needs another archive.
+fn for_page(page: Option<u64>) -> String {
+    page.map_or_else(String::new, |page| format!("; it is needed for page {page}"))
 }
 
 /// Describes the first bytes of a file that is not compressed.

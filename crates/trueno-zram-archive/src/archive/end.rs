@@ -58,17 +58,16 @@ pub(crate) fn read_footer(file: &dyn ReadAt) -> Result<Option<ArchiveEnd>> {
 fn read_header(file: &dyn ReadAt) -> Result<(Layout, u64)> {
     let mut start = [0; 5];
     read_at(file, 0, &mut start)?;
-    let mut rest = vec![0; Lz4Header::len_after(start[4])];
-    read_at(file, 5, &mut rest)?;
-    rest.insert(0, start[4]);
     if start[..4] != FRAME_MAGIC.to_le_bytes() {
         return Err(Error::index("the file does not start with a frame"));
     }
-    let header = Lz4Header::parse(&rest, 0)?;
+    let mut bytes = vec![0; 1 + Lz4Header::len_after(start[4])];
+    read_at(file, 4, &mut bytes)?;
+    let header = Lz4Header::parse(&bytes, 0)?;
     if !header.independent || header.max_block_len != ARCHIVE_MAX_BLOCK_LEN {
         return Err(Error::index("the frame is not that of a page archive"));
     }
-    Ok((Layout::Lz4(header), 4 + rest.len() as u64))
+    Ok((Layout::Lz4(header), 4 + bytes.len() as u64))
 }
 
 /// Returns the length of the seek table at the end of a file of `len` bytes; 0 if there is none.

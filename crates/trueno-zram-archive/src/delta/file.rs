@@ -170,7 +170,7 @@ impl DeltaFile {
     }
 
     /// Returns the hashes of all pages. Maps are not kept in memory.
-    pub(super) fn hashes(&self) -> Result<HashList> {
+    pub(crate) fn hashes(&self) -> Result<HashList> {
         let mut list = HashList::default();
         for number in 0..self.footer.groups() {
             self.read_group(number)?.pages().for_each(|(_, hash)| match hash {

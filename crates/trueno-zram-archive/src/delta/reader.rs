@@ -6,7 +6,6 @@ use trueno_zram_core::Page;
 
 use crate::archive::Archive;
 use crate::error::{Error, Result};
-use crate::hashes::hash_list::HashList;
 use crate::hashes::page_hash::PageHash;
 use crate::pages::Pages;
 use crate::read_at::ReadAt;
@@ -103,7 +102,7 @@ impl Delta {
     }
 
     /// Returns the delta itself, without the chain beneath it.
-    fn own(&self) -> &DeltaFile {
+    pub(crate) fn own(&self) -> &DeltaFile {
         self.layers.first().expect("a delta has at least its own layer")
     }
 
@@ -218,11 +217,6 @@ impl Delta {
     /// [`Error::PageRange`]; [`Error::Delta`] if the map is damaged; [`Error::Read`].
     pub fn origin(&self, page: u64) -> Result<(PageOrigin, Option<PageHash>)> {
         self.own().origin(page)
-    }
-
-    /// Returns the hashes of all pages. Maps are not kept in memory.
-    pub(crate) fn hashes(&self) -> Result<HashList> {
-        self.own().hashes()
     }
 
     /// Reads a page, and compares it with its hash.

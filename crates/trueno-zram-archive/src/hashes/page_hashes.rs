@@ -81,7 +81,7 @@ impl PageHashes {
     /// [`Error::Index`] and [`Error::Delta`] if they are damaged; [`Error::Read`].
     pub fn stored(archive: &PageArchive) -> Result<Option<Self>> {
         let list = match archive {
-            PageArchive::Delta(delta) => Some(delta.hashes()?),
+            PageArchive::Delta(delta) => Some(delta.own().hashes()?),
             PageArchive::Standard(reader) => {
                 let section = reader.section(SECTION, MAX_SECTION_LEN)?;
                 let damaged = || Error::index("its section of page hashes is damaged");
@@ -224,15 +224,12 @@ pub(crate) fn hash_group(archive: &PageArchive, group: u64, buffer: &mut [Page])
     {
         // Every page is asked for: one of them may be damaged.
         for page in first..end {
-            match archive.is_zero(page)? {
-                true => list.push_zeros(1),
-                false => {
-                    return Err(Error::index(format!(
-                        "page {page} is not zero, although the table says that its group is"
-                    )));
-                }
+            if !archive.is_zero(page)? {
+                let reason = format!("page {page} is not zero, although the table says that its group is");
+                return Err(Error::index(reason));
             }
         }
+        list.push_zeros(end - first);
         return Ok(list);
     }
     let pages = &mut buffer[..usize::try_from(end - first).expect("at most a group")];

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use trueno_zram_core::PAGE_SIZE;
 
+use super::readable;
 use super::walk::walk;
 use crate::archive::Archive;
 use crate::block::{Block, Fit};
@@ -49,10 +50,9 @@ impl<'a> DamagedGroup<'a> {
         blocks.read_to_end(&mut window).map_err(|source| Error::Read { at: start, source })?;
         let (content_len, layout, first_page) = (index.footer.content_len, index.layout, number * GROUP_PAGES as u64);
         let pages = first_page..pages_of(content_len).min(first_page + GROUP_PAGES as u64);
-        let (places, found_end) = match index.places(number) {
-            Ok(places) => (places, end),
-            Err(error @ Error::Read { .. }) => return Err(error),
-            Err(_) => walk(&window, start, layout, first_page, pages.end - first_page),
+        let (places, found_end) = match readable(index.places(number))? {
+            Some(places) => (places, end),
+            None => walk(&window, start, layout, first_page, pages.end - first_page),
         };
         let mut group = Self { layout, content_len, start, window, places, pages, blocks_end: end };
         if group.next_page() == group.pages.end {

@@ -1,5 +1,6 @@
 //! Recovers the fields of a damaged LZ4 frame header from the index, or from the blocks after it.
 
+use super::readable;
 use crate::block::Block;
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
@@ -30,11 +31,8 @@ pub(crate) fn by_index(file: &dyn ReadAt, footer: &IndexFooter) -> Result<Option
         for (block_checksums, content_checksum) in [(true, true), (true, false), (false, true), (false, false)] {
             let header = Lz4Header::archive(content_size, block_checksums, content_checksum);
             let layout = Layout::Lz4(header);
-            let table = match GroupTable::read(file, footer, &layout, header_len as u64) {
-                Ok(table) => table,
-                Err(error @ Error::Read { .. }) => return Err(error),
-                Err(_) => continue,
-            };
+            let table = GroupTable::read(file, footer, &layout, header_len as u64);
+            let Some(table) = readable(table)? else { continue };
             let fits = (last_fitting_group(file, footer, &layout, &table)?, has_end_mark(file, footer, &header)?);
             if best.is_none_or(|(so_far, _)| fits > so_far) {
                 best = Some((fits, (header, header_len as u64)));
@@ -52,11 +50,10 @@ fn last_fitting_group(
     layout: &Layout,
     table: &GroupTable,
 ) -> Result<Option<u64>> {
+    let index = GroupIndex { file, footer, layout, table };
     for number in (0..footer.groups()).rev() {
-        match (GroupIndex { file, footer, layout, table }).places(number) {
-            Ok(_) => return Ok(Some(number)),
-            Err(error @ Error::Read { .. }) => return Err(error),
-            Err(_) => {}
+        if readable(index.places(number))?.is_some() {
+            return Ok(Some(number));
         }
     }
     Ok(None)

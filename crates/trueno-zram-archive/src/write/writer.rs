@@ -398,9 +398,7 @@ impl<W: Write> ArchiveWriter<W> {
     pub fn finish(mut self, hash: Option<ContentHash>) -> Result<(W, WriteSummary)> {
         let content_len = self.content_len;
         if let Some(announced) = self.announced_len.filter(|announced| *announced != content_len) {
-            return Err(Error::Misuse(format!(
-                "{announced} bytes of content were announced, but {content_len} written"
-            )));
+            return Err(other_len(announced, content_len));
         }
         if let Some(hashes) = self.hashes.take() {
             self.add_section(hash_list::SECTION, &hashes.encode())?;
@@ -464,12 +462,10 @@ impl<W: Write> ArchiveWriter<W> {
             return Err(Error::Misuse("nothing can follow a page that is shorter".to_owned()));
         }
         let content_len = self.content_len.saturating_add(len);
-        if let Some(announced) = self.announced_len.filter(|announced| *announced < content_len) {
-            return Err(Error::Misuse(format!(
-                "{announced} bytes of content were announced, but {content_len} written"
-            )));
+        match self.announced_len {
+            Some(announced) if announced < content_len => Err(other_len(announced, content_len)),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -483,6 +479,10 @@ impl<W: Write> std::fmt::Debug for ArchiveWriter<W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ArchiveWriter({} bytes of content in {} so far)", self.content_len, self.written)
     }
+}
+
+fn other_len(announced: u64, written: u64) -> Error {
+    Error::Misuse(format!("{announced} bytes of content were announced, but {written} written"))
 }
 
 /// Divides the pages of a batch into parts that end at multiples of `chunk` in the archive, where runs of zeros end anyway.

@@ -1,6 +1,6 @@
 //! Bytes that are all zero.
 
-/// Number of bytes examined together: few enough to stop early, and enough for wide vectors.
+/// Number of bytes examined together: few enough to stop early, and enough for wide vectors. With 64 it takes four times as long.
 const STEP: usize = 256;
 
 /// Returns `true` if all bytes are zero. Most pages that are not zero differ within their first bytes.
@@ -16,7 +16,6 @@ const STEP: usize = 256;
 #[inline]
 pub fn is_zero(bytes: &[u8]) -> bool {
     let (steps, rest) = bytes.as_chunks::<STEP>();
-    // Comparing lines of 64 bytes with zeros takes four times as long.
     let starts_with_zero = bytes.first().is_none_or(|first| *first == 0);
     starts_with_zero && steps.iter().all(|step| any_bits(step) == 0) && any_bits(rest) == 0
 }

@@ -27,8 +27,6 @@ use crate::zstd::frame::ZSTD_MAGIC;
 use crate::zstd::libzstd::ForeignDecoder;
 use crate::zstd::seek_table::{ExpectedTable, MAX_FRAMES, SEEK_FRAME_MAGIC, SeekEntry};
 
-use gather::{gather_blocks, gather_frames};
-
 /// Content of a batch by default.
 const BATCH_BYTES: usize = 8 << 20;
 
@@ -447,20 +445,6 @@ impl<'c, R: Read> FrameReader<'c, R> {
         if !matches!(self.summary.index, IndexVerdict::Disagrees(_)) {
             self.summary.index = verdict;
         }
-    }
-
-    /// Gathers blocks of the frame, as many as a batch has.
-    fn gather(&mut self) -> Result<()> {
-        self.input.release();
-        let frame = self.frame.as_mut().expect("a frame is being read");
-        let mut page = frame.next_page();
-        let gathered = match frame.shape {
-            FrameShape::PageFrames => {
-                gather_frames(&mut self.input, frame, self.batch_bytes, &mut self.pending, &mut page)
-            }
-            _ => gather_blocks(&mut self.input, frame, self.batch_bytes, &mut self.pending, &mut page),
-        };
-        gathered.map_err(|error| error.in_page(page))
     }
 
     /// Decodes pending blocks on all threads.

@@ -5,10 +5,10 @@ use trueno_zram_core::PageKind;
 use crate::error::{Error, Result};
 use crate::index::entry::PageEntry;
 use crate::index::layout::GROUP_PAGES;
-use crate::lz4::constant::{self, RUN_PAGES, WORD_BLOCK_LEN};
+use crate::lz4::constant_pages::{self, RUN_PAGES, WORD_BLOCK_LEN};
 use crate::lz4::header::{FRAME_MAGIC, LEGACY_MAGIC, Lz4Header, SKIPPABLE_MAGIC};
 use crate::zstd::frame::ZSTD_MAGIC;
-use crate::zstd::{constant as zstd_constant, frame};
+use crate::zstd::{constant_pages as zstd_constant_pages, frame};
 
 /// The standard format that an archive is a file of.
 ///
@@ -155,13 +155,13 @@ impl Layout {
         match (self, entry) {
             (_, PageEntry::Continues) => None,
             (_, PageEntry::Packed(len)) => Some(usize::from(len)),
-            (Self::Lz4(_), PageEntry::Zeros(pages)) => Some(constant::zero_block(usize::from(pages)).bytes.len()),
+            (Self::Lz4(_), PageEntry::Zeros(pages)) => Some(constant_pages::zero_block(usize::from(pages)).bytes.len()),
             (Self::Lz4(_), PageEntry::Word) => Some(WORD_BLOCK_LEN),
             (Self::Lz4(_), PageEntry::Raw(len)) => Some(usize::from(len)),
             (Self::Zstd { checksums }, PageEntry::Zeros(pages)) => {
-                Some(zstd_constant::zero_frame_len(usize::from(pages), *checksums))
+                Some(zstd_constant_pages::zero_frame_len(usize::from(pages), *checksums))
             }
-            (Self::Zstd { checksums }, PageEntry::Word) => Some(zstd_constant::word_frame_len(*checksums)),
+            (Self::Zstd { checksums }, PageEntry::Word) => Some(zstd_constant_pages::word_frame_len(*checksums)),
             (Self::Zstd { checksums }, PageEntry::Raw(len)) => Some(frame::raw_frame_len(usize::from(len), *checksums)),
         }
     }
@@ -175,8 +175,8 @@ impl Layout {
     pub(crate) fn min_group_len(&self) -> u64 {
         match self {
             // Runs of zeros, without checksums.
-            Self::Lz4(_) => (GROUP_PAGES / RUN_PAGES * (4 + constant::zero_block(RUN_PAGES).bytes.len())) as u64,
-            Self::Zstd { .. } => zstd_constant::zero_frame_len(GROUP_PAGES, false) as u64,
+            Self::Lz4(_) => (GROUP_PAGES / RUN_PAGES * (4 + constant_pages::zero_block(RUN_PAGES).bytes.len())) as u64,
+            Self::Zstd { .. } => zstd_constant_pages::zero_frame_len(GROUP_PAGES, false) as u64,
         }
     }
 }

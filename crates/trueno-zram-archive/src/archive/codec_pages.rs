@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use trueno_zram_core::{BatchCodec, Error as PageError, PAGE_SIZE, Page};
 
-use super::run::page_index;
+use super::consecutive_pages::page_index;
 use super::{Archive, group_of};
 use crate::archive::group::GroupBuffer;
 use crate::error::{Error, Result};

@@ -1,12 +1,12 @@
 //! An archive whose pages are read by number, by many threads at once.
 
 mod codec_pages;
+mod consecutive_pages;
 mod end;
 pub(crate) mod group;
 mod groups;
 mod in_flight;
 mod proof;
-mod run;
 
 use std::fs::File;
 use std::ops::Range;

@@ -20,7 +20,7 @@ pub(crate) const LEGACY_BLOCK_BOUND: usize = LEGACY_BLOCK_LEN + LEGACY_BLOCK_LEN
 /// The high bit of a block's size word: the block is stored, not compressed.
 pub(crate) const RAW_BLOCK_FLAG: u32 = 1 << 31;
 
-/// The block size of archives: see [`RUN_PAGES`](crate::lz4::constant::RUN_PAGES).
+/// The block size of archives: see [`RUN_PAGES`](crate::lz4::constant_pages::RUN_PAGES).
 pub(crate) const ARCHIVE_MAX_BLOCK_LEN: usize = 64 << 10;
 
 /// The largest block size that a header can announce.

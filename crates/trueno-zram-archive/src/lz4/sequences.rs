@@ -1,6 +1,6 @@
 //! The sequences of an LZ4 block, walked without decoding: the length of its content, and the rules for its end.
 
-use crate::lz4::constant::{LAST_LITERALS, MIN_MATCH};
+use crate::lz4::constant_pages::{LAST_LITERALS, MIN_MATCH};
 
 /// Returns the length of the content of an LZ4 block, or `None` if its sequences are cut short. Offsets are not
 /// checked, and nothing is decoded.

@@ -5,7 +5,7 @@ use trueno_zram_core::{PAGE_SIZE, PageKind};
 use crate::block::Block;
 use crate::format::Layout;
 use crate::index::blocks::BlockPlace;
-use crate::lz4::constant::{damaged_zero_pages, zero_pages_of};
+use crate::lz4::constant_pages::{damaged_zero_pages, zero_pages_of};
 use crate::lz4::header::RAW_BLOCK_FLAG;
 use crate::zstd::frame::{FramePeek, peek_frame};
 

@@ -93,15 +93,15 @@ impl FrameState {
     /// Returns the number of blocks in a batch: those that need memory, and those of zeros, which need none.
     /// `consumed` is the length of the input so far.
     pub(crate) fn batch_blocks(&self, batch_bytes: usize, consumed: u64) -> (usize, usize) {
-        let earned = FIRST_BATCH_BYTES.saturating_add(usize::try_from(consumed).unwrap_or(usize::MAX));
+        let allowed_bytes = FIRST_BATCH_BYTES.saturating_add(usize::try_from(consumed).unwrap_or(usize::MAX));
         if self.shape.is_pages() {
-            let pages = (batch_bytes.min(earned) / PAGE_SIZE).max(1);
+            let pages = (batch_bytes.min(allowed_bytes) / PAGE_SIZE).max(1);
             return (pages, pages * ZERO_BLOCKS_PER_PAGE);
         }
         let max_block_len = self.header.max_block_len;
         // Two steps, so that the content of one is hashed while the other is decoded.
         let least = 2 * rayon::current_num_threads();
-        let blocks = (batch_bytes / max_block_len).max(least).min(SLOT_BYTES.min(earned) / max_block_len).max(1);
+        let blocks = (batch_bytes / max_block_len).max(least).min(SLOT_BYTES.min(allowed_bytes) / max_block_len).max(1);
         (blocks, usize::MAX)
     }
 

@@ -42,7 +42,7 @@ fn compare<R: Read>(payload: &mut Payload<'_, R>, frame: &ExpectedIndex) -> Resu
     let Some(sections_len) = payload.left.checked_sub(fixed_len) else {
         return differs("it is too short for its frame");
     };
-    if !payload.is(&INDEX_MAGIC)? {
+    if !payload.next_is(&INDEX_MAGIC)? {
         return differs("its magic number is wrong");
     }
     let pages = index.counts.pages();
@@ -54,14 +54,14 @@ fn compare<R: Read>(payload: &mut Payload<'_, R>, frame: &ExpectedIndex) -> Resu
     }
     let sections_checksum = payload.hash(sections_len)?;
     for (first, group) in (0u64..).step_by(GROUP_PAGES).zip(&index.groups) {
-        if !payload.is(&group.encode())? {
+        if !payload.next_is(&group.encode())? {
             let last = first + GROUP_PAGES as u64 - 1;
             return Ok(Some(format!("its table does not describe pages {first} to {last} of the frame")));
         }
     }
     let footer = index.footer(frame.content_len, frame.frame_len, sections_len, sections_checksum);
     match footer {
-        Some(footer) if payload.is(&footer.encode())? => Ok(None),
+        Some(footer) if payload.next_is(&footer.encode())? => Ok(None),
         _ => differs("its footer does not describe the frame"),
     }
 }
@@ -74,7 +74,7 @@ struct Payload<'a, R> {
 
 impl<R: Read> Payload<'_, R> {
     /// Reads the next few bytes and compares them. The caller has made sure that they belong to the index.
-    fn is(&mut self, expected: &[u8]) -> Result<bool> {
+    fn next_is(&mut self, expected: &[u8]) -> Result<bool> {
         self.input.release();
         let equal = self.input.require(expected.len(), WITHIN)? == expected;
         self.input.consume(expected.len());

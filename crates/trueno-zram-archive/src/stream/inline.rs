@@ -5,7 +5,7 @@ use trueno_zram_core::PAGE_SIZE;
 
 use crate::block::Block;
 use crate::error::Result;
-use crate::lz4::constant::damaged_zero_pages;
+use crate::lz4::constant_pages::damaged_zero_pages;
 use crate::salvage::damage::{Damage, DamageKind, record};
 use crate::stream::content::{ContentBatch, ContentSpan, SpanRef};
 use crate::stream::frame::{FrameShape, FrameState};

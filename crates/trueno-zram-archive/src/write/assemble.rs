@@ -6,9 +6,9 @@ use crate::error::{Error, Result};
 use crate::format::Layout;
 use crate::hashes::content_hash::xxh32;
 use crate::index::entry::PageEntry;
-use crate::lz4::constant::{WORD_BLOCK_LEN, word_block, word_of, zero_block, zero_pages_of};
+use crate::lz4::constant_pages::{WORD_BLOCK_LEN, word_block, word_of, zero_block, zero_pages_of};
 use crate::lz4::header::RAW_BLOCK_FLAG;
-use crate::zstd::constant::{put_word, put_zeros as put_zero_frame, word_of_block};
+use crate::zstd::constant_pages::{put_word, put_zeros as put_zero_frame, word_of_block};
 use crate::zstd::frame::{content_checksum, packed_frame_len, put_packed, put_raw, single_block};
 use crate::zstd::libzstd::{self, Context};
 

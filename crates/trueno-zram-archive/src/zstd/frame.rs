@@ -3,7 +3,7 @@
 use trueno_zram_core::{PAGE_SIZE, PageKind};
 
 use crate::error::{Error, Result};
-use crate::zstd::constant::{word_of, zero_pages_of};
+use crate::zstd::constant_pages::{word_of, zero_pages_of};
 
 /// Magic number of a frame.
 pub(crate) const ZSTD_MAGIC: u32 = 0xfd2f_b528;

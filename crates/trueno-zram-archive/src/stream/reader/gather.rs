@@ -6,7 +6,7 @@ use super::FrameReader;
 use crate::block::Block;
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
-use crate::lz4::constant::zero_pages_of;
+use crate::lz4::constant_pages::zero_pages_of;
 use crate::lz4::header::{LEGACY_BLOCK_BOUND, RAW_BLOCK_FLAG};
 use crate::stream::frame::{FrameShape, MAX_BATCH_BLOCKS};
 use crate::stream::input::InputWindow;

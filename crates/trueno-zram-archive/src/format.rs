@@ -186,6 +186,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn extensions_are_those_of_the_tools() {
+        assert_eq!([Format::Lz4, Format::Zstd].map(Format::extension), ["lz4", "zst"]);
+    }
+
+    #[test]
     fn compressed_files_are_known_by_their_first_bytes() {
         for (magic, known) in [
             ([0x04, 0x22, 0x4d, 0x18], Some(Format::Lz4)),

@@ -305,7 +305,7 @@ impl Pages for PlainPages {
     fn read(&self, first: u64, out: &mut [Page]) -> Result<()> {
         check_pages(self, first, out.len())?;
         let (at, bytes) = (first * PAGE_SIZE as u64, out.as_flattened_mut());
-        let len = usize::try_from(self.len_bytes - at).unwrap_or(usize::MAX).min(bytes.len());
+        let len = usize::try_from(self.len_bytes.saturating_sub(at)).unwrap_or(usize::MAX).min(bytes.len());
         let (content, rest) = bytes.split_at_mut(len);
         rest.fill(0);
         self.file.read_exact_at(content, at).map_err(|source| Error::Read { at, source })
@@ -410,5 +410,142 @@ impl<P: Pages> Seek for PagesCursor<P> {
         };
         self.at = target.ok_or(io::ErrorKind::InvalidInput)?;
         Ok(self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes that differ from page to page and within each.
+    fn content(len: usize) -> Vec<u8> {
+        (0..len).map(|at| (at / 7 + at / PAGE_SIZE).to_le_bytes()[0]).collect()
+    }
+
+    fn assert_reads(source: &dyn Pages, content: &[u8]) {
+        assert_eq!(source.len_bytes(), content.len() as u64);
+        assert_eq!(source.page_count(), content.len().div_ceil(PAGE_SIZE) as u64);
+        let mut padded = content.to_vec();
+        padded.resize(content.len().next_multiple_of(PAGE_SIZE), 0);
+        let (expected, _) = padded.as_chunks::<PAGE_SIZE>();
+        let pages = expected.len();
+        for first in 0..=pages {
+            for count in 0..=pages - first {
+                let mut out = vec![[0xff; PAGE_SIZE]; count];
+                source.read(first as u64, &mut out).unwrap();
+                assert_eq!(out, expected[first..first + count]);
+            }
+            let past = source.read(first as u64, &mut vec![[0; PAGE_SIZE]; pages - first + 1]);
+            assert!(matches!(past, Err(Error::PageRange { end, .. }) if end == pages as u64 + 1));
+        }
+    }
+
+    #[test]
+    fn plain_files_and_images_are_read_by_page() {
+        let content = content(3 * PAGE_SIZE + 77);
+        for len in [0, 1, PAGE_SIZE, 3 * PAGE_SIZE, content.len()] {
+            let plain = PlainPages::new(Arc::new(content[..len].to_vec())).unwrap();
+            assert_reads(&plain, &content[..len]);
+        }
+        let pages = content.as_chunks::<PAGE_SIZE>().0.to_vec();
+        assert_reads(&Image::new(pages.clone()), pages.as_flattened());
+        let image = Image::new(vec![[0; PAGE_SIZE], pages[1]]);
+        assert!(image.is_zero(0).unwrap() && !image.is_zero(1).unwrap() && image.is_zero(2).is_err());
+    }
+
+    #[test]
+    fn bytes_are_read_from_any_position_to_any_other() {
+        let content = content(3 * PAGE_SIZE + 77);
+        let plain = PlainPages::new(Arc::new(content.clone())).unwrap();
+        let positions = [0, 1, 4095, 4096, 4097, 8192, 12_287, 12_288, 12_364, 12_365, 20_000];
+        for start in positions {
+            for end in positions.into_iter().filter(|end| *end >= start) {
+                let mut out = vec![0xff; end - start];
+                let count = plain.read_at(start as u64, &mut out).unwrap();
+                assert_eq!(out[..count], content[start.min(content.len())..end.min(content.len())]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_cursor_seeks_from_either_end_and_from_its_position() {
+        let content = content(2 * PAGE_SIZE);
+        let mut cursor = PagesCursor::new(PlainPages::new(Arc::new(content.clone())).unwrap());
+        let mut bytes = [0; 4];
+        for (to, at) in [
+            (SeekFrom::Start(4094), 4094),
+            (SeekFrom::Current(100), 4198),
+            (SeekFrom::Current(-202), 4000),
+            (SeekFrom::End(-4), 8188),
+        ] {
+            assert_eq!(cursor.seek(to).unwrap(), at as u64);
+            cursor.read_exact(&mut bytes).unwrap();
+            assert_eq!(bytes, content[at..at + 4]);
+        }
+        assert_eq!(cursor.read(&mut bytes).unwrap(), 0);
+        assert_eq!(cursor.seek(SeekFrom::Current(-8193)).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(cursor.stream_position().unwrap(), 8192, "where it was");
+    }
+
+    /// A source whose answers differ from all defaults.
+    struct Unusual;
+
+    impl Pages for Unusual {
+        fn len_bytes(&self) -> u64 {
+            10 * PAGE_SIZE as u64
+        }
+
+        fn read(&self, first: u64, _: &mut [Page]) -> Result<()> {
+            Err(Error::StatedHash { page: first })
+        }
+
+        fn visit(&self, pages: Range<u64>, _: &mut [Page], visit: &mut Visit<'_>) {
+            let _ = visit(pages.end, Ok(&[]));
+        }
+
+        fn is_zero(&self, page: u64) -> Result<bool> {
+            Ok(page == 3)
+        }
+
+        fn is_located(&self, page: u64) -> bool {
+            page == 4
+        }
+
+        fn zero_run(&self, page: u64) -> Result<u64> {
+            Ok(page + 1)
+        }
+
+        fn max_readers(&self) -> usize {
+            7
+        }
+    }
+
+    fn assert_unusual(source: impl Pages) {
+        assert_eq!((source.page_count(), source.max_readers()), (10, 7));
+        assert!(matches!(source.read(5, &mut []), Err(Error::StatedHash { page: 5 })));
+        let mut visited = Vec::new();
+        source.visit(2..6, &mut [], &mut |first, pages| {
+            visited.push((first, pages.unwrap().len()));
+            ControlFlow::Break(())
+        });
+        assert_eq!(visited, [(6, 0)]);
+        assert!(source.is_zero(3).unwrap() && !source.is_zero(4).unwrap());
+        assert!(!source.is_located(3) && source.is_located(4));
+        assert_eq!(source.zero_run(8).unwrap(), 9);
+    }
+
+    #[test]
+    fn a_reference_answers_like_its_source() {
+        assert_unusual(Unusual);
+        assert_unusual(&Unusual);
+        assert_unusual(Arc::new(Unusual));
+        assert_unusual(Arc::new(Unusual) as Arc<dyn Pages>);
+    }
+
+    #[test]
+    fn defaults_promise_nothing() {
+        let image = Image::new(vec![[0; PAGE_SIZE]; 3]);
+        assert!(image.is_located(0) && image.is_located(2));
+        assert_eq!((image.zero_run(0).unwrap(), image.max_readers()), (0, usize::MAX));
     }
 }

@@ -193,6 +193,7 @@ pub(crate) fn read_part(
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
@@ -210,6 +211,35 @@ mod tests {
 
         fn expect_reads(&self, at: u64, len: usize) {
             self.1.lock().unwrap().push((at, len));
+        }
+    }
+
+    /// A file that becomes shorter after its length was asked for once.
+    struct Shrinking(Vec<u8>, AtomicBool);
+
+    impl ReadAt for Shrinking {
+        fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+            self.0.read_exact_at(bytes, at)
+        }
+
+        fn len_bytes(&self) -> io::Result<u64> {
+            let is_first = !self.1.swap(true, Ordering::Relaxed);
+            Ok(if is_first { 2 * self.0.len() as u64 } else { self.0.len() as u64 })
+        }
+    }
+
+    #[test]
+    fn a_range_is_read_as_far_as_the_file_goes() {
+        let bytes: Vec<u8> = (0..100).collect();
+        let read = |file: Arc<dyn ReadAt>, range| {
+            let mut found = Vec::new();
+            SequentialReader::new(&file, range).unwrap().read_to_end(&mut found).unwrap();
+            found
+        };
+        let shrinking = || Arc::new(Shrinking(bytes.clone(), AtomicBool::new(false)));
+        for (range, expected) in [(0..100, 0..100), (10..20, 10..20), (90..1000, 90..100), (100..200, 0..0)] {
+            assert_eq!(read(Arc::new(bytes.clone()), range.clone()), bytes[expected.clone()]);
+            assert_eq!(read(shrinking(), range), bytes[expected]);
         }
     }
 

@@ -149,3 +149,26 @@ impl<'a> SectionCursor<'a> {
         SnapshotError::Truncated { section: self.section, at: self.bytes.len(), what }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_may_be_as_long_as_the_limit() {
+        assert_eq!(check_len("note", 0, 10), Ok(()));
+        assert_eq!(check_len("note", 10, 10), Ok(()));
+        let too_large = SnapshotError::TooLarge { section: "note", len_bytes: 11, max_bytes: 10 };
+        assert_eq!(check_len("note", 11, 10), Err(too_large));
+    }
+
+    #[test]
+    fn errors_say_where_a_part_ends() {
+        let mut cursor = SectionCursor { section: "note", bytes: &[1, 0, 0, 0, 0xff, 0xff], at: 0 };
+        assert_eq!((cursor.u32("number"), cursor.left()), (Ok(1), 2));
+        assert!(matches!(cursor.check_end(), Err(SnapshotError::Invalid { at: 4, what: "end", .. })));
+        assert!(matches!(cursor.u64("number"), Err(SnapshotError::Truncated { at: 6, what: "number", .. })));
+        assert!(matches!(cursor.text(2, "name"), Err(SnapshotError::Invalid { at: 6, what: "name", .. })));
+        assert_eq!(cursor.check_end(), Ok(()));
+    }
+}

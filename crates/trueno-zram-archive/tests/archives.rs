@@ -11,9 +11,11 @@ use support::{
     read_pages, read_stream, with_checksums,
 };
 use trueno_test_pages::{corpus, edge, oracle};
+use trueno_zram_archive::address_map::{self, AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
+use trueno_zram_archive::process_state::{self, ProcessState};
 use trueno_zram_archive::{
-    ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, Format, FrameReader, IndexVerdict, Pages,
-    WriteOptions, compress,
+    Archive, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, Format, FrameReader, IndexVerdict, Pages,
+    SnapshotError, WriteOptions, compress,
 };
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
 use trueno_zram_core::{Algorithm, CompressedBatch, CpuBatchCompressor, IndexEntry, PAGE_SIZE, PageKind};
@@ -207,7 +209,10 @@ fn pages_go_to_the_codec_that_is_given() {
     let mut codec = GpuBatchCompressor::interpreted(config, &GpuOptions::new()).unwrap();
     let archived = opened(&archive).unwrap().unwrap();
     let mut pages = vec![[0xff; PAGE_SIZE]; usize::try_from(archived.page_count()).unwrap()];
-    archived.with_codec(&mut codec).read(0, &mut pages).unwrap();
+    let decoded_by_codec = archived.with_codec(&mut codec);
+    assert_eq!(decoded_by_codec.max_readers(), 1, "the codec works for one thread at a time");
+    decoded_by_codec.read(0, &mut pages).unwrap();
+    drop(decoded_by_codec);
     let (whole, behind) = pages.as_flattened().split_at(content.len());
     assert!(whole == content && behind.iter().all(|byte| *byte == 0));
     let decoded = summary.pages.pages() - summary.pages.zero - 1;
@@ -267,6 +272,47 @@ fn misuse_is_refused() {
 }
 
 /// The defaults ask for nothing that a caller may not have.
+#[test]
+fn archives_are_opened_by_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let (archive, other) = (folder.path().join("memory.lz4"), folder.path().join("memory.img"));
+    let content = mixed_content(31, 50 * PAGE_SIZE + 5);
+    std::fs::write(&archive, plain_archive_of(&content)).unwrap();
+    std::fs::write(&other, &content).unwrap();
+    let opened = Archive::open(&archive).unwrap();
+    assert_eq!(opened.info().content_len, content.len() as u64);
+    assert!(opened.read_page(49).unwrap() == content[49 * PAGE_SIZE..50 * PAGE_SIZE]);
+    assert!(matches!(Archive::open(&other), Err(Error::NoIndex)));
+    assert!(matches!(Archive::open(folder.path().join("missing")), Err(Error::Read { at: 0, .. })));
+}
+
+#[test]
+fn snapshots_are_known_by_their_sections() {
+    let mut heap = Mapping::new(0x10000, Flags::anonymous("rw-"), "[heap]");
+    heap.push(2, PageState::Stored);
+    let consistency = Consistency::Live;
+    let map = AddressMap { pid: 4711, command: "server".into(), taken_unix_s: 7, consistency, mappings: vec![heap] };
+    let state = ProcessState { machine: 62, auxiliary_vector: vec![1, 2], ..ProcessState::default() };
+    let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions::default()).unwrap();
+    archive.write_zero_pages(2).unwrap();
+    archive.add_section(address_map::SECTION, &map.to_bytes().unwrap()).unwrap();
+    archive.add_section(process_state::SECTION, &state.to_bytes().unwrap()).unwrap();
+    let snapshot = opened(&archive.finish(None).unwrap().0).unwrap().unwrap();
+    let stored = StoredMap::read(&snapshot).unwrap().unwrap();
+    assert_eq!((stored.pid, stored.consistency, stored.pages.stored), (4711, consistency, 2));
+    assert_eq!(stored.into_bytes(), map.to_bytes().unwrap());
+    assert_eq!(ProcessState::read(&snapshot).unwrap(), Some(state));
+
+    let other = opened(&plain_archive_of(&[7; 5000])).unwrap().unwrap();
+    assert!(StoredMap::read(&other).unwrap().is_none() && ProcessState::read(&other).unwrap().is_none());
+    let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions::default()).unwrap();
+    archive.add_section(address_map::SECTION, &[2]).unwrap();
+    archive.add_section(process_state::SECTION, &[1, 0]).unwrap();
+    let damaged = opened(&archive.finish(None).unwrap().0).unwrap().unwrap();
+    assert!(matches!(StoredMap::read(&damaged), Err(Error::Snapshot(SnapshotError::Version { version: 2, .. }))));
+    assert!(matches!(ProcessState::read(&damaged), Err(Error::Snapshot(SnapshotError::Truncated { at: 2, .. }))));
+}
+
 #[test]
 fn an_archive_of_default_options_needs_no_hash() {
     let mut writer = ArchiveWriter::new(Vec::new(), WriteOptions::default()).unwrap();

@@ -4,13 +4,16 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use support::deltas::{ForgedDelta, assert_reads, delta_of, open, padded, standard};
-use support::{FORMATS, mixed_content, plain_archive_in, with_checksums};
+use support::{FORMATS, archive_of, mixed_content, plain_archive_in, plain_archive_of, with_checksums};
 use trueno_test_pages::generate::Generator;
-use trueno_zram_archive::{Delta, Error, Format, PageArchive, PageHash, PageHashes, PageOrigin, Pages};
+use trueno_zram_archive::{
+    ArchiveIdentity, Delta, Error, Format, PageArchive, PageHash, PageHashes, PageOrigin, Pages, WriteOptions,
+};
 use trueno_zram_core::PAGE_SIZE;
 
 /// Changes content as programs change memory: some bytes, whole pages, pages that move, and another length.
@@ -224,5 +227,34 @@ fn hashes_are_those_of_the_pages_whether_stored_or_computed() {
                 assert_eq!(hashes.find(number, &PageHash::of(&page)), expected, "page {number}, {format:?}");
             }
         }
+    }
+}
+
+/// Archives and deltas have an identity of their own, which opening their bases does not change.
+#[test]
+fn identities_tell_files_apart() {
+    let content = mixed_content(41, 30 * PAGE_SIZE);
+    let (base, other) = (plain_archive_of(&content), plain_archive_of(&content[PAGE_SIZE..]));
+    let archive = standard(&base);
+    let (delta, _) = delta_of(&content[..20 * PAGE_SIZE], &archive, Format::Lz4, 7);
+    let read = |bytes: &[u8]| ArchiveIdentity::read(Arc::new(bytes.to_vec())).unwrap();
+    assert_eq!(read(&base), Some(archive.identity()));
+    let opened = open(&delta, archive).unwrap();
+    assert_eq!(read(&delta), Some(opened.identity()));
+    assert_eq!(read(&content), None);
+    let all: BTreeSet<_> = [&base, &other, &delta].map(|file| read(file).unwrap().to_string()).into();
+    assert!(all.len() == 3 && all.iter().all(|text| text.len() == 32));
+    assert!(Delta::is_delta(&delta) && !Delta::is_delta(&base) && !Delta::is_delta(&delta[..7]));
+}
+
+#[test]
+fn damage_is_noticed_by_checksums_or_by_hashes() {
+    let content = mixed_content(42, 30 * PAGE_SIZE);
+    for block_checksums in [true, false] {
+        let options = WriteOptions::default().with_block_checksums(block_checksums);
+        let archive = standard(&archive_of(&content, options, 100).0);
+        assert_eq!(archive.notices_damage(), block_checksums);
+        let (delta, _) = delta_of(&content, &archive, Format::Lz4, 7);
+        assert!(open(&delta, archive).unwrap().notices_damage());
     }
 }

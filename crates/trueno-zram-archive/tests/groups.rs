@@ -33,6 +33,7 @@ fn by_groups(archive: &[u8]) -> Result<Option<(Vec<u8>, ReadSummary)>> {
         }
         assert_eq!(group.content_start(), content.len() as u64);
         group.spans(&restored).for_each(|span| push(&mut content, span));
+        assert_eq!(group.content_start() + group.content_len(), content.len() as u64);
     }
     let mut hash = ContentHash::new();
     hash.update(&content);

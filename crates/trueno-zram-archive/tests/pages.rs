@@ -217,7 +217,7 @@ fn a_page_takes_one_read_and_two_bytes_of_memory() {
         let (archive, file) = counted(plain_archive_in(format, &content));
         assert!(file.take() < 400, "only headers and the table");
         let untouched = archive.index_memory_bytes();
-        assert!(untouched < 6000 / 8, "{untouched} bytes");
+        assert!((6 * 12..6000 / 8).contains(&untouched), "{untouched} bytes");
         let mut page = [0; PAGE_SIZE];
         for number in 0..6000 {
             archive.read(number, std::slice::from_mut(&mut page)).unwrap();
@@ -231,7 +231,7 @@ fn a_page_takes_one_read_and_two_bytes_of_memory() {
         }
         assert!(once <= 3 * file.bytes.len() as u64, "each group is read once, and each page");
         let touched = archive.index_memory_bytes();
-        assert!(touched <= 6000 * 9 / 4, "{touched} bytes for 6,000 pages");
+        assert!((6000 * 2..=6000 * 9 / 4).contains(&touched), "{touched} bytes for 6,000 pages");
     }
 }
 

@@ -12,6 +12,11 @@ const CHUNK_BYTES: usize = 64 << 10;
 
 /// Appends a section.
 pub(crate) fn append(sections: &mut Vec<u8>, name: &str, bytes: &[u8]) -> Result<()> {
+    append_within(MAX_LEN, sections, name, bytes)
+}
+
+/// Appends a section, if all of them have at most `max_len` bytes then.
+fn append_within(max_len: usize, sections: &mut Vec<u8>, name: &str, bytes: &[u8]) -> Result<()> {
     let Ok(name_len @ 1..) = u8::try_from(name.len()) else {
         return Err(Error::Misuse(format!("a section name has 1 to 255 bytes, not {}", name.len())));
     };
@@ -19,7 +24,7 @@ pub(crate) fn append(sections: &mut Vec<u8>, name: &str, bytes: &[u8]) -> Result
     if others.any(|other| other.is_ok_and(|other| other.name == name)) {
         return Err(Error::Misuse(format!("the archive already has a section {name:?}")));
     }
-    let len = u32::try_from(bytes.len()).ok().filter(|_| sections.len() + name.len() + bytes.len() + 5 <= MAX_LEN);
+    let len = u32::try_from(bytes.len()).ok().filter(|_| sections.len() + name.len() + bytes.len() + 5 <= max_len);
     let Some(len) = len else {
         return Err(Error::Misuse(format!("section {name:?} of {} bytes is too large", bytes.len())));
     };
@@ -163,6 +168,16 @@ mod tests {
             assert_eq!(read(len).is_ok(), len == 15, "{len} bytes are one section only if they are 15");
         }
         assert!(Sections::verified(&sections, 0, 5, 0).is_err(), "a wrong checksum");
+    }
+
+    #[test]
+    fn sections_are_as_long_as_the_limit_or_shorter() {
+        let mut sections = Vec::new();
+        for (name, bytes, len) in [("map", &b"one"[..], 11), ("empty", b"", 21), ("last", b"byte", 34)] {
+            assert!(matches!(append_within(len - 1, &mut sections, name, bytes), Err(Error::Misuse(_))), "{name}");
+            append_within(len, &mut sections, name, bytes).expect("fits");
+            assert_eq!(sections.len(), len, "{name}");
+        }
     }
 
     #[test]

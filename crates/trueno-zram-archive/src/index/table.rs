@@ -82,3 +82,65 @@ impl GroupTable {
         before + after.iter().filter(|record| !GroupRecord::decode(**record).all_zeros).count() as u64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use trueno_zram_core::{PAGE_SIZE, PageStats};
+
+    use super::*;
+    use crate::format::Format;
+    use crate::hashes::content_hash::xxh32;
+    use crate::index::layout::HEAD_LEN;
+
+    const LAYOUT: Layout = Layout::Zstd { checksums: false };
+
+    /// Opens the table of an archive with groups at these offsets and of these kinds: all zeros, or not.
+    fn open(groups: &[(u64, bool)]) -> Result<GroupTable> {
+        let record =
+            |(offset, all_zeros): &(u64, bool)| GroupRecord { offset: *offset, all_zeros: *all_zeros, checksum: 0 };
+        let table: Vec<u8> = groups.iter().flat_map(|group| record(group).encode()).collect();
+        let stored = groups.iter().filter(|(_, all_zeros)| !all_zeros).count();
+        let frame_len = groups.last().map_or(0, |(offset, _)| offset + 1000);
+        let footer = IndexFooter {
+            format: Format::Zstd,
+            frame_checksums: false,
+            content_len: (groups.len() * GROUP_PAGES * PAGE_SIZE) as u64,
+            frame_len,
+            pages: PageStats::default(),
+            entries_len: u32::try_from(stored * GROUP_PAGES * ENTRY_LEN).expect("small"),
+            sections_len: 0,
+            table_checksum: xxh32(&table),
+            sections_checksum: 0,
+        };
+        let mut file =
+            vec![0; usize::try_from(frame_len).expect("small") + HEAD_LEN + stored * GROUP_PAGES * ENTRY_LEN];
+        file.extend(table);
+        GroupTable::read(&file, &footer, &LAYOUT, 0)
+    }
+
+    #[test]
+    fn groups_lie_no_nearer_than_the_shortest_group_is_long() {
+        let least = LAYOUT.min_group_len();
+        assert!(open(&[]).is_ok() && open(&[(0, false)]).is_ok());
+        assert!(open(&[(0, false), (least, true), (2 * least, false)]).is_ok());
+        assert!(open(&[(1, false)]).is_err(), "the first group is not at the start");
+        assert!(open(&[(0, false), (least - 1, false)]).is_err(), "too near");
+        assert!(open(&[(0, false), (3 * least, false), (2 * least, false)]).is_err(), "not in order");
+    }
+
+    #[test]
+    fn groups_with_entries_are_counted() {
+        let groups: Vec<(u64, bool)> = (0..300).map(|number| (number * 1000, number % 3 == 0)).collect();
+        let table = open(&groups).expect("in order");
+        let mut stored = 0;
+        for (number, (offset, all_zeros)) in (0..).zip(&groups) {
+            let group = table.get(number).expect("it is there");
+            assert_eq!((group.offset, group.all_zeros), (*offset, *all_zeros));
+            assert_eq!(table.stored_before(number), stored, "group {number}");
+            stored += u64::from(!all_zeros);
+        }
+        assert_eq!((table.get(300), table.stored_before(300)), (None, stored));
+        // 12 bytes per group, and 8 for every 64th.
+        assert_eq!(table.memory_bytes(), 300 * 12 + 5 * 8);
+    }
+}

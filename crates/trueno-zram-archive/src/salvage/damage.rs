@@ -125,3 +125,64 @@ pub(crate) fn record(list: &mut Vec<Damage>, at: u64, content: Range<u64>, kind:
         _ => list.push(Damage { at, content, kind }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_names_its_pages_and_its_position() {
+        let damage = |content| Damage { at: 4711, content, kind: DamageKind::Block };
+        for (content, pages, named) in [
+            (4096..4096, 1..1, &["4711"][..]),
+            (8191..8193, 1..3, &["1", "2", "4711"]),
+            (12_288..16_384, 3..4, &["3", "4711"]),
+            (0..40_960, 0..10, &["0", "9", "4711"]),
+        ] {
+            let damage = damage(content);
+            assert_eq!(damage.pages(), pages);
+            let text = damage.to_string();
+            let numbers: Vec<_> =
+                text.split(|letter: char| !letter.is_ascii_digit()).filter(|n| !n.is_empty()).collect();
+            assert_eq!(numbers, named, "{text}");
+            assert!(text.ends_with(&damage.kind.to_string()));
+        }
+    }
+
+    #[test]
+    fn kinds_read_differently() {
+        let kinds = [
+            DamageKind::Checksum,
+            DamageKind::Block,
+            DamageKind::LostReference,
+            DamageKind::Header,
+            DamageKind::Truncated,
+            DamageKind::Content,
+            DamageKind::Index,
+        ];
+        let texts: std::collections::BTreeSet<_> = kinds.iter().map(ToString::to_string).collect();
+        assert!(texts.len() == kinds.len() && !texts.contains(""));
+    }
+
+    #[test]
+    fn damage_that_follows_damage_of_its_kind_is_joined_with_it() {
+        let mut list = Vec::new();
+        record(&mut list, 10, 0..100, DamageKind::Block);
+        record(&mut list, 20, 100..150, DamageKind::Block);
+        record(&mut list, 30, 150..200, DamageKind::Checksum);
+        record(&mut list, 40, 300..400, DamageKind::Checksum);
+        record(&mut list, 50, 400..400, DamageKind::Index);
+        record(&mut list, 60, 400..400, DamageKind::Index);
+        record(&mut list, 70, 400..400, DamageKind::Checksum);
+        let entry = |at, content, kind| Damage { at, content, kind };
+        assert_eq!(
+            list,
+            [
+                entry(10, 0..150, DamageKind::Block),
+                entry(30, 150..200, DamageKind::Checksum),
+                entry(40, 300..400, DamageKind::Checksum),
+                entry(50, 400..400, DamageKind::Index),
+            ]
+        );
+    }
+}

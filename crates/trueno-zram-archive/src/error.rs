@@ -299,3 +299,45 @@ fn start_of(magic: [u8; 4]) -> String {
     let [a, b, c, d] = magic;
     format!("it starts with {a:02x} {b:02x} {c:02x} {d:02x}")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(error: &Error) -> Vec<String> {
+        let text = error.to_string();
+        text.split(|letter: char| !letter.is_ascii_digit()).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn errors_name_the_position_and_the_page_if_it_is_known() {
+        let block = |page| Error::Block { at: 4711, page, reason: String::new() };
+        assert_eq!(numbers(&block(None)), ["4711"]);
+        assert_eq!(numbers(&block(Some(12))), ["12", "4711"]);
+        let cut = |page| Error::Truncated { at: 4711, page, within: "a block" };
+        assert_eq!(
+            (numbers(&cut(None)), numbers(&cut(Some(12)))),
+            (vec!["4711".into()], vec!["4711".into(), "12".into()])
+        );
+        let base = |page| Error::Base { base: "monday.lz4".into(), reason: "gone".into(), page };
+        assert_eq!((numbers(&base(None)).len(), numbers(&base(Some(12)))), (1, vec!["4".into(), "12".into()]));
+    }
+
+    #[test]
+    fn errors_move_with_the_archive_that_they_are_about() {
+        let error = Error::Block { at: 100, page: Some(3), reason: String::new() }.within(16, Some(70));
+        assert!(matches!(error, Error::Block { at: 116, page: Some(70), .. }));
+        let error = Error::Header { at: 100, what: "" }.within(16, Some(70));
+        assert!(matches!(error, Error::Header { at: 116, .. }));
+        let error = Error::Truncated { at: 100, page: None, within: "" }.in_page(Some(7));
+        assert!(matches!(error, Error::Truncated { at: 100, page: Some(7), .. }));
+        assert!(matches!(error.in_page(Some(8)), Error::Truncated { page: Some(7), .. }), "a page that is named stays");
+    }
+
+    #[test]
+    fn a_delta_is_named_as_such() {
+        let [a, b, c, d, ..] = HEAD_MAGIC;
+        assert_ne!(start_of([a, b, c, d]), start_of([a, b, c, d + 1]));
+        assert!(start_of([0x89, 0, 0xff, 1]).ends_with("89 00 ff 01"));
+    }
+}

@@ -184,6 +184,16 @@ impl Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::index::builder::zero_entries;
+
+    #[test]
+    fn the_shortest_group_is_one_of_zeros_without_checksums() {
+        for layout in [Layout::Lz4(Lz4Header::archive(None, false, false)), Layout::Zstd { checksums: false }] {
+            let zeros = zero_entries(GROUP_PAGES as u64, layout.format());
+            let len: usize = zeros.map(|entry| layout.stored_len(entry)).sum();
+            assert_eq!(layout.min_group_len(), len as u64);
+        }
+    }
 
     #[test]
     fn extensions_are_those_of_the_tools() {

@@ -212,7 +212,6 @@ fn pages_go_to_the_codec_that_is_given() {
     let decoded_by_codec = archived.with_codec(&mut codec);
     assert_eq!(decoded_by_codec.max_readers(), 1, "the codec works for one thread at a time");
     decoded_by_codec.read(0, &mut pages).unwrap();
-    drop(decoded_by_codec);
     let (whole, behind) = pages.as_flattened().split_at(content.len());
     assert!(whole == content && behind.iter().all(|byte| *byte == 0));
     let decoded = summary.pages.pages() - summary.pages.zero - 1;

@@ -136,6 +136,12 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_longest_legacy_block_is_that_of_c_lz4() {
+        // LZ4_compressBound(8 MiB).
+        assert_eq!(LEGACY_BLOCK_BOUND, 8_421_520);
+    }
+
+    #[test]
     fn every_header_reads_back() {
         for content_size in [None, Some(0), Some(u64::MAX)] {
             for bits in 0..4 {

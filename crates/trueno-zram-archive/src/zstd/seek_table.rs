@@ -121,3 +121,25 @@ impl ExpectedTable {
         Ok(found && hash.digest() == self.hash.digest())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_found_by_its_footer() {
+        for frames in [0, 1, 1000, u32::try_from(MAX_FRAMES).expect("it fits")] {
+            let len = (HEAD_LEN + FOOTER_LEN) as u64 + u64::from(frames) * ENTRY_LEN as u64;
+            assert_eq!(len_by_footer(footer(frames)), Some(len));
+            let head = head(u64::from(frames)).expect("not too many");
+            assert!(is_head(head, len) && !is_head(head, len + 1));
+        }
+        assert_eq!(head(MAX_FRAMES + 1), None);
+        let mut of_others = footer(10);
+        of_others[4] = CHECKSUM_FLAG;
+        assert_eq!(len_by_footer(of_others), Some(17 + 10 * 12), "entries with checksums");
+        of_others[4] = 1 << 2;
+        assert_eq!(len_by_footer(of_others), None, "a reserved bit");
+        assert_eq!(len_by_footer([0; FOOTER_LEN]), None);
+    }
+}

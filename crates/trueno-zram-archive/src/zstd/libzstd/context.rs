@@ -48,3 +48,18 @@ impl Drop for Context {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_neither_shorter_nor_longer() {
+        for (len, is_page) in [(PAGE_SIZE - 1, false), (PAGE_SIZE, true), (PAGE_SIZE + 1, false)] {
+            let frame = zstd::bulk::compress(&vec![7; len], 1).expect("it compresses");
+            let mut page = [0xff; PAGE_SIZE];
+            let mut context = Context::acquire().expect("there is memory");
+            assert_eq!(context.decode_page(&frame, &mut page).is_ok(), is_page, "{len} bytes");
+        }
+    }
+}

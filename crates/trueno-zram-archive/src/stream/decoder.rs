@@ -1,4 +1,4 @@
-//! Turns blocks of pages back into pages: on the CPU, or with a codec that the caller lends.
+//! Turns blocks of pages back into pages: on the CPU, or with a codec of the caller.
 
 use rayon::prelude::*;
 use trueno_zram_core::cpu::{InstructionSet, restore_page};

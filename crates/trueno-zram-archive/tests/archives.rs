@@ -6,6 +6,7 @@ mod support;
 
 use proptest::prelude::*;
 use std::io::Read;
+use std::sync::Arc;
 use support::{
     FORMATS, archive_of, mixed_content, opened, plain_archive_in, plain_archive_of, read_by_c_library, read_good,
     read_pages, read_stream, with_checksums,
@@ -14,8 +15,8 @@ use trueno_test_pages::{corpus, edge, oracle};
 use trueno_zram_archive::address_map::{self, AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
 use trueno_zram_archive::process_state::{self, ProcessState};
 use trueno_zram_archive::{
-    Archive, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, Format, FrameReader, IndexVerdict, Pages,
-    SnapshotError, WriteOptions, compress,
+    Archive, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, Format, FrameReader, HashCheck,
+    IndexVerdict, PageArchive, PageBlocks, PageHash, PageHashes, Pages, SnapshotError, WriteOptions, compress,
 };
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
 use trueno_zram_core::{Algorithm, CompressedBatch, CpuBatchCompressor, IndexEntry, PAGE_SIZE, PageKind};
@@ -271,6 +272,44 @@ fn misuse_is_refused() {
 }
 
 /// The defaults ask for nothing that a caller may not have.
+#[test]
+fn blocks_of_another_page_are_refused() {
+    let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions::default()).unwrap();
+    let mut blocks = PageBlocks::new();
+    blocks.start(5, archive.block_shape());
+    blocks.push_zeros(1).unwrap();
+    blocks.finish();
+    assert!(matches!(archive.write_blocks(&blocks), Err(Error::Misuse(_))));
+}
+
+#[test]
+fn compress_says_where_its_input_fails() {
+    struct Failing;
+    impl Read for Failing {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::ConnectionReset.into())
+        }
+    }
+    let input = std::io::repeat(7).take(16 << 20).chain(Failing);
+    let failed = compress(input, std::io::sink(), &WriteOptions::default());
+    assert!(matches!(failed, Err(Error::Read { at: 0x100_0000, .. })));
+}
+
+/// Zero pages need no hash. One that is stated must be true.
+#[test]
+fn a_false_hash_of_a_zero_page_is_found() {
+    for (byte, is_true) in [(0, true), (1, false)] {
+        let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions::default()).unwrap();
+        archive.write_zero_pages(1).unwrap();
+        let hash = PageHash::of(&[byte; PAGE_SIZE]);
+        archive.add_section("page-hashes", &[&[1, 1], &hash.as_bytes()[..]].concat()).unwrap();
+        let archive = PageArchive::standard(Arc::new(archive.finish(None).unwrap().0)).unwrap().unwrap();
+        let hashes = PageHashes::stored(&archive).unwrap().unwrap();
+        assert_eq!(hashes.check(&archive, HashCheck::All).is_ok(), is_true);
+        assert_eq!(hashes.check(&archive, HashCheck::Sampled).is_ok(), is_true);
+    }
+}
+
 #[test]
 fn archives_are_opened_by_path() {
     let folder = tempfile::tempdir().unwrap();

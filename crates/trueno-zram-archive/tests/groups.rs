@@ -102,3 +102,14 @@ fn groups_of_damaged_archives_give_what_a_stream_gives_or_an_error() {
         assert!(refused > 200, "{format:?}: {refused} of 300");
     }
 }
+
+#[test]
+fn groups_with_another_content_hash_are_refused() {
+    let archive = opened(&archive_of(&[7; 5000], options(Format::Lz4, true, true), 700).0).unwrap().unwrap();
+    let totals = archive.read_group(0, &mut GroupBuffer::new()).unwrap();
+    let mut hash = ContentHash::new();
+    hash.update(&[7; 5000]);
+    assert!(archive.finish(totals, Some(&hash)).is_ok());
+    hash.update(&[7]);
+    assert!(archive.finish(totals, Some(&hash)).is_err() && archive.finish(totals, None).is_err());
+}

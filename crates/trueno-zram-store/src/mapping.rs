@@ -234,6 +234,15 @@ mod tests {
     }
 
     #[test]
+    fn dropping_a_mapping_unmaps_it() {
+        let mapping = MemfdMapping::create("trueno-test-dropped", 4096).unwrap();
+        let is_mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().contains("trueno-test-dropped");
+        assert!(is_mapped());
+        drop(mapping);
+        assert!(!is_mapped());
+    }
+
+    #[test]
     fn a_copy_ends_with_the_shorter_side() {
         let mapping = MemfdMapping::create("trueno-test", 4096).unwrap();
         let words = &mapping.words()[..2];

@@ -173,6 +173,7 @@ mod tests {
             .with_tick(Duration::from_millis(1))
             .with_max_waste_percent(0)
             .with_recompress(RecompressOptions::default().with_min_age(1));
+        let owners = Arc::strong_count(&store);
         let maintenance = Maintenance::start(&store, options, Some(codec)).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         while store.stats().pages_recompressed == 0 || store.stats().mm.mem_used_total >= held {
@@ -180,6 +181,7 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         drop(maintenance);
+        assert_eq!(Arc::strong_count(&store), owners, "the thread has ended");
         let mut back = vec![0; 1 << 20];
         handle.read_at(3 << 20, &mut back).unwrap();
         assert!(back == bytes[3 << 20..]);

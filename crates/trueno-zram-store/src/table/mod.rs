@@ -234,4 +234,20 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_locked_table_has_all_its_memory_from_the_start() {
+        let header = TableHeader {
+            pages: 4096,
+            slabs: 2,
+            limit_bytes: 1 << 20,
+            algorithm: Algorithm::Lz4,
+            residency: Residency::OnDemand,
+        };
+        let held_bytes = |table: &PageTable| rustix::fs::fstat(table.mapping().fd()).unwrap().st_blocks * 512;
+        let on_demand = PageTable::create(header).unwrap();
+        assert_eq!(held_bytes(&on_demand), 4096, "only the header was written");
+        let locked = PageTable::create(TableHeader { residency: Residency::Locked, ..header }).unwrap();
+        assert!(held_bytes(&locked) >= 4096 * 8);
+    }
 }

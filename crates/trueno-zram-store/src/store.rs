@@ -276,7 +276,10 @@ impl Store {
                 // A page that is locked is in use, and so not idle.
                 if let Some(guard) = self.table.try_lock(page) {
                     let entry = guard.entry();
-                    guard.publish(entry.with_age(entry.age().saturating_add(1)));
+                    // It may have been discarded since: a hole has no age.
+                    if matches!(entry.form(), Ok(PageForm::Stored(_))) {
+                        guard.publish(entry.with_age(entry.age().saturating_add(1)));
+                    }
                 }
             }
         }

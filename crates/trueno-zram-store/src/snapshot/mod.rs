@@ -107,10 +107,12 @@ impl<'a> Snapshot<'a> {
     fn is_hole(&self) -> bool {
         loop {
             let now = self.store.table.load(self.next);
+            // Of any age: earlier versions left holes with an age in tables that a keeper may still hold.
+            let is_empty = now.form() == Ok(PageForm::Empty);
             match self.store.retained.take(self.next) {
                 Some(old) => return old.form() == Ok(PageForm::Empty),
-                None if now == TableEntry::EMPTY.with(Mark::Locked) => drop(self.store.table.lock(self.next)),
-                None => return now == TableEntry::EMPTY,
+                None if is_empty && now.has(Mark::Locked) => drop(self.store.table.lock(self.next)),
+                None => return is_empty,
             }
         }
     }
@@ -185,6 +187,13 @@ mod tests {
 
     use super::*;
     use crate::options::StoreOptions;
+
+    #[test]
+    fn a_hole_with_an_age_is_a_hole() {
+        let store = Store::create(&StoreOptions::new(PAGE_SIZE as u64)).unwrap();
+        store.table.lock(0).publish(TableEntry::EMPTY.with_age(1));
+        assert!(matches!(store.snapshot().unwrap().read(1).unwrap(), Some(SnapshotPart::Holes(1))));
+    }
 
     /// As a page of zeros, it would hide the page of an archive beneath the store.
     #[test]

@@ -304,3 +304,18 @@ fn measure(mut file: &File) -> io::Result<(u64, u64)> {
     file.seek(SeekFrom::Start(start))?;
     Ok((start, end))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_go_on_after_signals_and_stop_at_errors() {
+        let mut answers =
+            [Err(io::ErrorKind::Interrupted), Ok(3), Err(io::ErrorKind::Interrupted), Ok(2), Ok(0)].into_iter();
+        let mut read = |_: &mut [u8], _: usize| Ok(answers.next().expect("a read after the end")?);
+        assert_eq!(fill(&mut [0; 8], &mut read).unwrap(), 5);
+        let failed = fill(&mut [0; 8], |_, _| Err(io::ErrorKind::PermissionDenied.into()));
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+}

@@ -18,8 +18,8 @@ struct WorkerTotals {
     traffic: Vec<u64>,
 }
 
-/// Runs all blocks, at most `threads` at once. If several fault, reports the fault of the lowest block, so that the result does not depend on
-/// timing.
+/// Runs all blocks, at most `threads` at once. If several fault, reports the fault of the lowest block, so that the result
+/// does not depend on timing.
 pub(super) fn run(cx: &LaunchContext<'_>, threads: Option<usize>) -> Result<LaunchReport, Fault> {
     let blocks = cx.shape.blocks;
     let next_block = AtomicU32::new(0);

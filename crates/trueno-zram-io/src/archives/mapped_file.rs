@@ -101,7 +101,7 @@ fn map(file: &File) -> Option<GuardedMapping> {
     // With 32 bits, or a limit, addresses are needed for other things. The guard replaces pages, and cannot replace huge
     // ones.
     let has_addresses = cfg!(target_pointer_width = "64") && getrlimit(Resource::As).current.is_none();
-    if !has_addresses || !metadata.is_file() || len_bytes == 0 || has_huge_pages(file) {
+    if !has_addresses || !metadata.is_file() || has_huge_pages(file) {
         return None;
     }
     let mapping = GuardedMapping::new(file, 0, len_bytes, ProtFlags::READ).ok()?;

@@ -113,6 +113,13 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn only_the_null_device_is_null() {
+        assert!(is_null(File::open("/dev/null").unwrap()));
+        assert!(!is_null(File::open("/dev/zero").unwrap()));
+        assert!(!is_null(File::open("/proc/self/exe").unwrap()));
+    }
+
     /// Closes its standard output, in a process of its own.
     #[test]
     fn a_closed_standard_output_has_not_taken_what_was_written() {

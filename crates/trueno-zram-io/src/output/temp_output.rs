@@ -265,18 +265,18 @@ mod tests {
         assert!(matches!(commit(b"third", IfExists::Replace), (Ok(()), content) if content == b"third"));
     }
 
-    /// As on file systems without hard links.
+    /// As on file systems without hard links: a file that was removed cannot be given a name.
     #[test]
     fn a_file_that_cannot_be_given_a_name_is_copied_to_one_that_has_one() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("target");
-        let mut file = tempfile::tempfile().unwrap();
+        let removed = folder.path().join("removed");
+        let mut file = File::options().read(true).write(true).create_new(true).open(&removed).unwrap();
+        fs::remove_file(&removed).unwrap();
         file.write_all(b"content").unwrap();
         file.set_permissions(fs::Permissions::from_mode(0o640)).unwrap();
-        let mut temp = TempOutput { part: None, target: target.clone(), existing: IfExists::Fail };
-        let copy = temp.copy_to_part(&file).unwrap();
-        copy_metadata(&file, &copy);
-        temp.rename_part().unwrap();
+        let temp = TempOutput { part: None, target: target.clone(), existing: IfExists::Fail };
+        temp.commit(&file, "target", Durability::OnDisk).unwrap();
         assert_eq!(names(folder.path()), ["target"]);
         assert_eq!(fs::read(&target).unwrap(), b"content");
         assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o640);

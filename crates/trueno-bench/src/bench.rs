@@ -55,7 +55,7 @@ impl<'a> Bench<'a> {
         self.corpora.len() * thread_counts(self.run).len() + 3
     }
 
-    /// Measures everything.
+    /// Measures all that `trueno-zram bench` shows.
     ///
     /// # Errors
     /// That of the first engine that fails or restores other pages, or the observer's.
@@ -87,7 +87,7 @@ impl<'a> Bench<'a> {
                 engines.extend(lineup.on_gpu(size, &pool)?);
                 Ok(engines)
             })?;
-        document.crossing = series::crossing(&points);
+        document.crossing = series::gpu_overtakes_at(&points);
         document.scaling = points;
         observer.begin("threads");
         document.scaling.extend(thread_series(&mixed, *run, observer)?);

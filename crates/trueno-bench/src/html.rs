@@ -1,11 +1,11 @@
 //! The report: one HTML page with its plots, which needs nothing else.
 
-mod against;
+mod against_c_lz4;
 mod axis;
 mod bars;
+mod engine_style;
 mod labels;
 mod lines;
-mod look;
 mod scatter;
 mod svg;
 mod tables;
@@ -97,7 +97,7 @@ fn tiles(document: &Document) -> String {
     let tile = |figure: String, unit: &str, name: &str, text: String, against: String| {
         format!(
             "<div class=\"tile\"><b>{figure}<small>{unit}</small></b><span><span class=\"name {}\">{name}</span> {text}{against}</span></div>\n",
-            look::class(name)
+            engine_style::class(name)
         )
     };
     let of_mean = |mean: &Mean| {
@@ -145,13 +145,16 @@ fn both(title: &str, caption: &str, draw: impl Fn(Direction) -> String) -> Strin
 fn legend(document: &Document) -> String {
     let ran = |engine: &&str| document.means.iter().any(|mean| mean.engine == **engine);
     let key = |engine: &str, fill: &str| {
-        let (class, outline) = (look::class(engine), look::outline(engine, 5.5));
+        let (class, outline) = (engine_style::class(engine), engine_style::outline(engine, 5.5));
         format!(
             "<svg viewBox=\"-8 -8 16 16\" aria-hidden=\"true\"><path class=\"key {class}{fill}\" d=\"{outline}\"/></svg>"
         )
     };
-    let mut items: String =
-        look::ENGINES.into_iter().filter(ran).map(|engine| format!("<li>{}{engine}</li>\n", key(engine, ""))).collect();
+    let mut items: String = engine_style::ENGINES
+        .into_iter()
+        .filter(ran)
+        .map(|engine| format!("<li>{}{engine}</li>\n", key(engine, "")))
+        .collect();
     let all = document.run.threads.get();
     if all > 1 {
         let hollow = key("trueno-cpu", "").replace("class=\"key ", "fill-opacity=\"0\" class=\"key ");
@@ -180,7 +183,7 @@ fn against_section(document: &Document) -> String {
     let caption = format!("One mark per corpus, on {on}; the stroke and the figure are geometric means.");
     format!(
         "<h2>Against C lz4</h2>\n<p class=\"muted\">Quotients of neighbouring timings, which hold on a machine whose speed changes.</p>\n{}",
-        both(", times C lz4", &caption, |direction| against::draw(document, direction))
+        both(", times C lz4", &caption, |direction| against_c_lz4::draw(document, direction))
     )
 }
 

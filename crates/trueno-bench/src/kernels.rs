@@ -9,7 +9,7 @@ use trueno_zram_core::gpu::raw::PageFormat;
 use crate::corpora::{Corpus, mix};
 use crate::document::{Document, RunSettings};
 use crate::engine::verify;
-use crate::engines::cross::CrossEngine;
+use crate::engines::ours_to_nvcomp::CrossEngine;
 use crate::engines::resident::{NvCompEngine, Session};
 use crate::engines::{C_LZ4_BLOCKS, NVCOMP, NVCOMP_ZSTD, kernels};
 use crate::error::Result;
@@ -46,7 +46,7 @@ pub fn run(
     let mut cross = Vec::new();
     for mode in cross_modes {
         observer.begin("edge pages by nvCOMP");
-        let edge_pages: Vec<Page> = crate::edge::all().into_iter().map(|edge| *edge.page).collect();
+        let edge_pages: Vec<Page> = crate::edge_pages::all().into_iter().map(|edge| *edge.page).collect();
         cross.push((mode, CrossEngine::check(&session, PageFormat::Zstd, mode, &edge_pages)?));
     }
     for corpus in corpora {

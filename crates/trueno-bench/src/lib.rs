@@ -39,10 +39,10 @@ mod c_lz4;
 mod corpora;
 mod document;
 /// ```
-/// let pages = trueno_bench::edge::all();
+/// let pages = trueno_bench::edge_pages::all();
 /// assert!(pages.iter().any(|edge| edge.name == "run of 270 at 2000"));
 /// ```
-pub mod edge;
+pub mod edge_pages;
 mod engine;
 mod engines;
 mod error;

@@ -121,7 +121,7 @@ pub fn run(
             Ok(vec![gpu, zstd, Box::new(Trueno::cpu(&pipeline.pool)?) as Box<dyn Engine>])
         };
         (document.scaling, document.stages) = series::by_batch(&sizes, &pipeline.pages, run.rounds, observer, engines)?;
-        document.crossing = series::crossing(&document.scaling);
+        document.crossing = series::gpu_overtakes_at(&document.scaling);
     }
     Ok(document)
 }

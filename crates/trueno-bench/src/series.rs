@@ -76,7 +76,7 @@ fn thread_counts(most: NonZeroUsize) -> Vec<NonZeroUsize> {
 }
 
 /// The batch size from which the GPU stays ahead of the CPU; `None` if no GPU was measured.
-pub(crate) fn crossing(points: &[Point]) -> Option<Crossing> {
+pub(crate) fn gpu_overtakes_at(points: &[Point]) -> Option<Crossing> {
     points.iter().any(|point| point.engine == TRUENO_GPU).then(|| Crossing {
         compress_pages: overtakes(points, Direction::Compress),
         decompress_pages: overtakes(points, Direction::Decompress),
@@ -120,8 +120,8 @@ mod tests {
             sizes.map(|(pages, gbps)| point(engine, pages, gbps)).collect::<Vec<_>>()
         };
         let cpu = series(TRUENO_CPU, [2.0, 3.0, 3.0, 3.0]);
-        assert_eq!(crossing(&cpu), None);
+        assert_eq!(gpu_overtakes_at(&cpu), None);
         let points = [cpu, series(TRUENO_GPU, [2.5, 1.0, 5.0, 9.0])].concat();
-        assert_eq!(crossing(&points), Some(Crossing { compress_pages: Some(256), decompress_pages: None }));
+        assert_eq!(gpu_overtakes_at(&points), Some(Crossing { compress_pages: Some(256), decompress_pages: None }));
     }
 }

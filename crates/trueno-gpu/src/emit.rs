@@ -169,17 +169,17 @@ impl<'a> Emitter<'a> {
                 self.label(&end);
             }
             Stmt::Loop { label, branch, body } => {
-                let top = top(*label);
-                self.label(&top);
+                let start = start_label(*label);
+                self.label(&start);
                 match (loop_tail_test(*label, body), body.split_last()) {
                     (Some(again), Some((_, rest))) => {
                         self.nested(rest);
-                        self.branch(Some(again), *branch, &top);
+                        self.branch(Some(again), *branch, &start);
                     }
                     _ => {
                         self.nested(body);
                         if !never_falls_through(body) {
-                            self.branch(None, *branch, &top);
+                            self.branch(None, *branch, &start);
                         }
                     }
                 }
@@ -193,15 +193,15 @@ impl<'a> Emitter<'a> {
                 if !self.used.contains(target) {
                     self.used.push(*target);
                 }
-                self.branch(*cond, *branch, &end(*target));
+                self.branch(*cond, *branch, &end_label_name(*target));
             }
-            Stmt::Continue { target, cond, branch } => self.branch(*cond, *branch, &top(*target)),
+            Stmt::Continue { target, cond, branch } => self.branch(*cond, *branch, &start_label(*target)),
         }
     }
 
     fn end_label(&mut self, label: LabelId) {
         if self.used.contains(&label) {
-            self.label(&end(label));
+            self.label(&end_label_name(label));
         }
     }
 
@@ -369,11 +369,11 @@ fn never_falls_through(block: &[Stmt]) -> bool {
     matches!(block.last(), Some(Stmt::Break { cond: None, .. } | Stmt::Continue { cond: None, .. }))
 }
 
-fn top(label: LabelId) -> String {
+fn start_label(label: LabelId) -> String {
     format!("$loop_{}", label.0)
 }
 
-fn end(label: LabelId) -> String {
+fn end_label_name(label: LabelId) -> String {
     format!("$exit_{}", label.0)
 }
 

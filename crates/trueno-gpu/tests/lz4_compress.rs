@@ -9,7 +9,7 @@ use trueno_gpu::interp::LaneOrder;
 use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Mode, TableStores};
 use trueno_gpu::kernels::packed::PageKind;
 use trueno_test_pages::oracle::{assert_decodes, c_lz4_compress};
-use trueno_test_pages::{PAGE_SIZE, Page, corpus, database, edge, generate::Generator};
+use trueno_test_pages::{PAGE_SIZE, Page, corpus, database, edge_pages, generate::Generator};
 
 const MODES: [Mode; 2] = [Mode::Fast, Mode::Ratio];
 
@@ -81,7 +81,7 @@ fn database_pages_shrink_as_far_as_with_c_lz4() {
 
 #[test]
 fn edge_pages_come_back() {
-    let pages: Vec<Page> = edge::all().into_iter().map(|edge| *edge.page).collect();
+    let pages: Vec<Page> = edge_pages::all().into_iter().map(|edge| *edge.page).collect();
     for mode in MODES {
         compress_and_check(&Lz4WarpCompressKernel::new(10_000).with_mode(mode), &pages, LaneOrder::Descending);
     }

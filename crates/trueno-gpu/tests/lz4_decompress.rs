@@ -9,7 +9,7 @@ use trueno_gpu::interp::LaneOrder;
 use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel, Mode};
 use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_test_pages::oracle::{c_lz4_decompress, foreign_blocks};
-use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
+use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge_pages, generate::Generator};
 
 /// Decodes valid blocks and compares the pages.
 fn assert_restores(blocks: &[(PageKind, Vec<u8>)], pages: &[Page], order: LaneOrder) {
@@ -38,7 +38,7 @@ fn blocks_of_other_libraries_are_restored() {
 
 #[test]
 fn blocks_of_edge_pages_are_restored() {
-    let pages: Vec<Page> = edge::all().into_iter().step_by(2).map(|edge| *edge.page).collect();
+    let pages: Vec<Page> = edge_pages::all().into_iter().step_by(2).map(|edge| *edge.page).collect();
     let (blocks, pages) = foreign(&pages);
     assert_restores(&blocks, &pages, LaneOrder::Descending);
 }
@@ -100,7 +100,7 @@ fn damaged_blocks_are_refused_or_decoded_as_c_lz4_does_and_harm_no_neighbour() {
 
 #[test]
 fn every_truncation_is_refused() {
-    let (blocks, _) = foreign(&[corpus::ALL[0].pages[17], *edge::one_byte_different_at(2000).page]);
+    let (blocks, _) = foreign(&[corpus::ALL[0].pages[17], *edge_pages::one_byte_different_at(2000).page]);
     for (_, block) in &blocks {
         let cut: Vec<_> = (1..block.len()).map(|len| (PageKind::Lz4, block[..len].to_vec())).collect();
         let (index, bytes) = pack(&cut);

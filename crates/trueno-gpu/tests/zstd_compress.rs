@@ -15,7 +15,7 @@ use trueno_gpu::interp::LaneOrder;
 use trueno_gpu::kernels::packed::PageKind;
 use trueno_gpu::kernels::zstd::{Mode, TableStores, ZstdWarpCompressKernel, ZstdWarpDecompressKernel};
 use trueno_test_kernels::zstd_compress;
-use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
+use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge_pages, generate::Generator};
 
 const MODES: [Mode; 2] = [Mode::Fast, Mode::Ratio];
 
@@ -69,7 +69,7 @@ fn real_pages_are_the_twins() {
 
 #[test]
 fn edge_pages_are_the_twins() {
-    let pages: Vec<Page> = edge::all().into_iter().map(|edge| *edge.page).collect();
+    let pages: Vec<Page> = edge_pages::all().into_iter().map(|edge| *edge.page).collect();
     compress_and_check(&ZstdWarpCompressKernel::new(10_000), &pages, LaneOrder::Descending);
 }
 

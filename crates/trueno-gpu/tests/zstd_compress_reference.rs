@@ -6,7 +6,7 @@ mod support;
 use support::{assert_decodes, is_same_filled, libzstd_bytes};
 use trueno_gpu::kernels::zstd::Mode;
 use trueno_test_kernels::zstd_compress;
-use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
+use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge_pages, generate::Generator};
 
 const MODES: [Mode; 2] = [Mode::Fast, Mode::Ratio];
 
@@ -42,7 +42,7 @@ fn real_pages_shrink_as_far_as_with_libzstd() {
 
 #[test]
 fn edge_pages_come_back() {
-    for edge in edge::all() {
+    for edge in edge_pages::all() {
         for mode in MODES {
             compress_and_check(&edge.page, mode, &edge.name);
         }

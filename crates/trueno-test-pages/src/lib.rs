@@ -5,7 +5,7 @@
 //!
 //! - [`corpus`]: real pages, from `corpus/` of `trueno-bench`;
 //! - [`database`]: pages of b-tree indexes and tables, from a seed;
-//! - [`edge`]: pages at the boundaries of the format;
+//! - [`edge_pages`]: pages at the boundaries of the format;
 //! - [`generate`]: any number of pages, from a seed;
 //! - [`oracle`]: C lz4 and lz4_flex;
 //! - [`frames`]: C lz4's frames, to read and to compare with.
@@ -14,8 +14,8 @@
 mod c_lz4;
 pub mod corpus;
 pub mod database;
-#[path = "../../trueno-bench/src/edge.rs"]
-pub mod edge;
+#[path = "../../trueno-bench/src/edge_pages.rs"]
+pub mod edge_pages;
 pub mod frames;
 #[path = "../../trueno-bench/src/generate.rs"]
 pub mod generate;

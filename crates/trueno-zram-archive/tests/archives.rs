@@ -11,7 +11,7 @@ use support::{
     FORMATS, archive_of, mixed_content, opened, plain_archive_in, plain_archive_of, read_by_c_library, read_good,
     read_pages, read_stream, with_checksums,
 };
-use trueno_test_pages::{corpus, edge, oracle};
+use trueno_test_pages::{corpus, edge_pages, oracle};
 use trueno_zram_archive::address_map::{self, AddressMap, Consistency, Flags, Mapping, PageState, StoredMap};
 use trueno_zram_archive::process_state::{self, ProcessState};
 use trueno_zram_archive::{
@@ -74,7 +74,7 @@ fn all_options_and_batch_sizes() {
 #[test]
 fn real_and_edge_pages() {
     let mut content: Vec<u8> = corpus::all_pages().flatten().copied().collect();
-    edge::all().iter().for_each(|edge| content.extend_from_slice(&edge.page[..]));
+    edge_pages::all().iter().for_each(|edge| content.extend_from_slice(&edge.page[..]));
     for format in FORMATS {
         assert_reads_everywhere(&content, with_checksums().with_format(format), 1024);
     }

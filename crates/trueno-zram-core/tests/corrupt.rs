@@ -1,7 +1,7 @@
 //! Damaged blocks give a page or an error, the same with every instruction set, and write nothing but the page.
 
 use trueno_test_pages::oracle::{c_lz4_decompress, foreign_blocks};
-use trueno_test_pages::{corpus, edge, generate::Generator};
+use trueno_test_pages::{corpus, edge_pages, generate::Generator};
 use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::lz4::{self, DecodeError, decode_simple};
 use trueno_zram_core::{Algorithm, Error, PAGE_SIZE, Page, PageCodec, PageData, PageKind};
@@ -9,7 +9,8 @@ use trueno_zram_core::{Algorithm, Error, PAGE_SIZE, Page, PageCodec, PageData, P
 /// Returns blocks of different kinds: text, heap, nearly empty, long runs, nearly incompressible.
 fn sample_blocks() -> Vec<Vec<u8>> {
     let real = corpus::ALL.iter().map(|corpus| corpus.pages[17]);
-    let edges = [edge::one_byte_different_at(2000), edge::one_byte_different_at(4090)].map(|edge| *edge.page);
+    let edges =
+        [edge_pages::one_byte_different_at(2000), edge_pages::one_byte_different_at(4090)].map(|edge| *edge.page);
     let mut generator = Generator::new(3);
     let generated = std::array::from_fn::<_, 4, _>(|_| generator.page());
     let pages = real.chain(edges).chain(generated);

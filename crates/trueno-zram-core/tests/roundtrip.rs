@@ -1,7 +1,7 @@
 //! Every page is restored exactly, and other LZ4 libraries can read every block.
 
 use trueno_test_pages::oracle::{assert_decodes, foreign_blocks};
-use trueno_test_pages::{corpus, edge, generate::Generator};
+use trueno_test_pages::{corpus, edge_pages, generate::Generator};
 use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec, PageKind, lz4, same_filled};
 
@@ -10,7 +10,7 @@ fn pages() -> Vec<(String, Page)> {
     let corpus = corpus::ALL.iter().flat_map(|corpus| {
         corpus.pages.iter().enumerate().map(|(i, page)| (format!("{} page {i}", corpus.name), *page))
     });
-    let edges = edge::all().into_iter().map(|edge| (edge.name, *edge.page));
+    let edges = edge_pages::all().into_iter().map(|edge| (edge.name, *edge.page));
     let mut generator = Generator::new(1);
     let generated = (0..500).map(|i| (format!("generated page {i}"), generator.page())).collect::<Vec<_>>();
     corpus.chain(edges).chain(generated).collect()
@@ -132,7 +132,7 @@ fn every_algorithm_round_trips_and_never_expands() {
 fn round_trips_a_zero_page_with_one_byte_set_at_any_position() {
     let mut codec = PageCodec::default();
     for at in 0..PAGE_SIZE {
-        let page = edge::one_byte_different_at(at).page;
+        let page = edge_pages::one_byte_different_at(at).page;
         let (mut out, mut back) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
         let data = codec.compress(&page, &mut out).expect("LZ4 does not fail");
         assert!(data.kind() == PageKind::Lz4 && data.bytes().len() < 60, "{at}: {data:?}");

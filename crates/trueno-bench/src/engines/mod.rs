@@ -4,8 +4,6 @@
 pub(crate) mod bus;
 pub(crate) mod codec;
 pub(crate) mod cpu;
-#[cfg(feature = "device")]
-pub(crate) mod cross;
 pub(crate) mod gpu;
 pub(crate) mod in_cache;
 #[cfg(feature = "device")]
@@ -13,6 +11,8 @@ pub(crate) mod kernels;
 #[cfg(feature = "device")]
 pub(crate) mod nvcomp;
 pub(crate) mod on_device;
+#[cfg(feature = "device")]
+pub(crate) mod ours_to_nvcomp;
 pub(crate) mod pooled;
 #[cfg(feature = "device")]
 pub(crate) mod resident;

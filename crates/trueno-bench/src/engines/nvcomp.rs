@@ -110,7 +110,7 @@ impl Functions {
 }
 
 impl NvComp {
-    /// Loads it from a file.
+    /// Loads nvCOMP from a file.
     pub(crate) fn load(file: &Path) -> Result<Self> {
         let unusable = |e: libloading::Error| failed(format!("{}: {e}", file.display()));
         let name: &OsStr = file.as_os_str();

@@ -1,7 +1,7 @@
 //! The time of a page by stage: a bar for each engine, a piece of it for each stage.
 
 use super::axis::{Axis, number};
-use super::look;
+use super::engine_style;
 use super::svg::{Anchor, Svg};
 use crate::document::{Direction, Stage};
 
@@ -42,7 +42,7 @@ pub(crate) fn draw(stages: &[&Stage], direction: Direction, id: &str) -> String 
     for (i, engine) in engines.iter().enumerate() {
         let top = TOP + STEP * i as f64 + (STEP - BAR) / 2.0;
         let middle = top + BAR / 2.0 + 4.5;
-        svg.text(&format!("label {}", look::class(engine)), (LEFT - 12.0, middle), Anchor::End, engine);
+        svg.text(&format!("label {}", engine_style::class(engine)), (LEFT - 12.0, middle), Anchor::End, engine);
         let mut done = 0.0;
         for stage in of_engine(engine) {
             let (start, end) = (x.place(done), x.place(done + stage.ns_per_page));

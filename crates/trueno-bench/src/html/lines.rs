@@ -1,8 +1,8 @@
 //! Plots of speed by batch size, or by threads: a line for each engine.
 
 use super::axis::{Axis, Spread};
+use super::engine_style;
 use super::labels::apart;
-use super::look;
 use super::svg::{Anchor, Svg};
 use crate::document::{Along, Direction, Document, Point};
 use crate::quantity::{self, figure, threads};
@@ -54,7 +54,7 @@ pub(crate) fn draw(document: &Document, along: Along, direction: Direction) -> S
     svg.text("axis-name", (RIGHT, HEIGHT - 6.0), Anchor::End, along.axis_name());
 
     let engines: Vec<&str> =
-        look::ENGINES.into_iter().filter(|engine| points.iter().any(|point| point.engine == *engine)).collect();
+        engine_style::ENGINES.into_iter().filter(|engine| points.iter().any(|point| point.engine == *engine)).collect();
     let series = |engine: &str| -> Vec<(&Point, (f64, f64))> {
         let of_engine = points.iter().filter(|point| point.engine == engine);
         of_engine.map(|point| (*point, (x.place(along.of(point) as f64), y.place(point.gbps(direction))))).collect()
@@ -63,7 +63,7 @@ pub(crate) fn draw(document: &Document, along: Along, direction: Direction) -> S
         draw_ideal(&mut svg, &x, &y, &series("trueno-cpu"), direction);
     }
     for engine in &engines {
-        let class = look::class(engine);
+        let class = engine_style::class(engine);
         let points = series(engine);
         let thin = if *engine == "memcpy" { " thin" } else { "" };
         svg.polyline(&format!("series {class}{thin}"), &points.iter().map(|(_, at)| *at).collect::<Vec<_>>());
@@ -75,12 +75,12 @@ pub(crate) fn draw(document: &Document, along: Along, direction: Direction) -> S
                 direction.name(),
                 figure(point.gbps(direction))
             );
-            svg.shape(&format!("mark point {class}"), at, &look::outline(engine, 3.6), &meaning);
+            svg.shape(&format!("mark point {class}"), at, &engine_style::outline(engine, 3.6), &meaning);
         }
     }
     let ends: Vec<f64> = engines.iter().map(|engine| series(engine).last().map_or(TOP, |(_, at)| at.1)).collect();
     for (engine, y) in engines.iter().zip(apart(&ends, TOP, BOTTOM)) {
-        svg.text(&format!("label {}", look::class(engine)), (RIGHT + 6.0, y + 4.0), Anchor::Start, engine);
+        svg.text(&format!("label {}", engine_style::class(engine)), (RIGHT + 6.0, y + 4.0), Anchor::Start, engine);
     }
     let meaning = format!("{} throughput by {}", direction.name(), along.axis_name());
     svg.finish(&format!("{}-{}", along.name(), direction.name()), &meaning)

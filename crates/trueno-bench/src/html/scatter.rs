@@ -1,8 +1,8 @@
 //! Throughput against ratio: a small mark for each row, a large one for each engine's mean.
 
 use super::axis::{Axis, Spread};
+use super::engine_style;
 use super::labels::{Area, place};
-use super::look;
 use super::svg::{Anchor, Svg};
 use crate::document::{Direction, Document, Mean};
 use crate::engines::ON_GPU;
@@ -30,7 +30,7 @@ pub(crate) fn draw(document: &Document, direction: Direction) -> String {
     let all = document.run.threads.get();
     let fill = |engine: &str, threads| if is_full(engine, threads, all) { "" } else { " hollow" };
     for row in rows {
-        let class = format!("mark {}{}", look::class(&row.engine), fill(&row.engine, row.threads));
+        let class = format!("mark {}{}", engine_style::class(&row.engine), fill(&row.engine, row.threads));
         let at = (x.place(row.ratio), y.place(row.gbps(direction)));
         let speed = figure(row.gbps(direction));
         let meaning = format!(
@@ -41,12 +41,12 @@ pub(crate) fn draw(document: &Document, direction: Direction) -> String {
             row.ratio,
             direction.name()
         );
-        svg.shape(&class, at, &look::outline(&row.engine, 3.0), &meaning);
+        svg.shape(&class, at, &engine_style::outline(&row.engine, 3.0), &meaning);
     }
     let at = |mean: &Mean| (x.place(mean.ratio), y.place(mean.gbps(direction)));
     let mut taken: Vec<Area> = document.means.iter().map(|mean| Area::around(at(mean), 8.0)).collect();
     for mean in &document.means {
-        let class = format!("mean {}{}", look::class(&mean.engine), fill(&mean.engine, mean.threads));
+        let class = format!("mean {}{}", engine_style::class(&mean.engine), fill(&mean.engine, mean.threads));
         let meaning = format!(
             "{}, mean of {}\n{}: ratio {:.3}, {} {} GB/s",
             mean.engine,
@@ -56,12 +56,12 @@ pub(crate) fn draw(document: &Document, direction: Direction) -> String {
             direction.name(),
             figure(mean.gbps(direction))
         );
-        svg.shape(&class, at(mean), &look::outline(&mean.engine, 6.6), &meaning);
+        svg.shape(&class, at(mean), &engine_style::outline(&mean.engine, 6.6), &meaning);
     }
     let bounds = Area { left: LEFT, top: TOP, right: RIGHT, bottom: BOTTOM };
     for mean in document.means.iter().filter(|mean| is_full(&mean.engine, mean.threads, all)) {
         let placed = place(&mean.engine, at(mean), bounds, &taken);
-        let class = look::class(&mean.engine);
+        let class = engine_style::class(&mean.engine);
         if placed.far {
             let middle = (placed.area.left + placed.area.right) / 2.0;
             let x = match placed.anchor {

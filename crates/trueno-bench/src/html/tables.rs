@@ -1,6 +1,6 @@
 //! The figures behind the plots.
 
-use super::look;
+use super::engine_style;
 use super::svg::escape;
 use crate::document::{Along, Document, Point, Quotient, Row};
 use crate::engines::BAR;
@@ -22,7 +22,7 @@ fn row(engine: &str, starts: bool, before: &str, cells: &[String]) -> String {
         (false, false) => "",
     };
     let cells: String = cells.iter().map(|value| format!("<td>{value}</td>")).collect();
-    let name = format!("<td class=\"name {}\">{}</td>", look::class(engine), escape(engine));
+    let name = format!("<td class=\"name {}\">{}</td>", engine_style::class(engine), escape(engine));
     format!("<tr{class}>{before}{name}{cells}</tr>\n")
 }
 

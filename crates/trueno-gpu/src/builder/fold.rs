@@ -97,7 +97,7 @@ impl Fold<'_> {
     }
 
     /// Returns the index of the statement before `i` that computes a value without a guard, if the value is read once.
-    fn single(&self, block: &[Stmt], i: usize, reg: RegId) -> Option<usize> {
+    fn only_definition(&self, block: &[Stmt], i: usize, reg: RegId) -> Option<usize> {
         if self.regs[reg.index()].mutable || self.uses[reg.index()] != 1 {
             return None;
         }
@@ -118,8 +118,8 @@ impl Fold<'_> {
     }
 
     /// Returns the predicate behind `reg` if `reg` is a negation used only here, and the place of the negation.
-    fn behind_not(&self, block: &[Stmt], i: usize, reg: RegId) -> Option<(usize, RegId)> {
-        let j = self.single(block, i, reg)?;
+    fn negated_source(&self, block: &[Stmt], i: usize, reg: RegId) -> Option<(usize, RegId)> {
+        let j = self.only_definition(block, i, reg)?;
         match &block[j] {
             Stmt::Inst { inst: Inst::Pure { op: Op::NotPred, args, .. }, .. } => match args[0] {
                 Operand::Reg(source) if !self.changed_between(block, j, i, source) => Some((j, source)),
@@ -141,7 +141,7 @@ impl Fold<'_> {
         let (Operand::Reg(x), Operand::Reg(y)) = (args[0], args[1]) else { return None };
         let dst = *dst;
         let (j, mut fused, other) = [(y, x), (x, y)].into_iter().find_map(|(host, other)| {
-            let j = self.single(block, i, host)?;
+            let j = self.only_definition(block, i, host)?;
             match &block[j] {
                 Stmt::Inst { inst: inst @ Inst::Setp { combine: None, .. }, .. } if self.can_sink(block, j, i) => {
                     Some((j, *inst, other))
@@ -149,7 +149,7 @@ impl Fold<'_> {
                 _ => None,
             }
         })?;
-        let not = self.behind_not(block, i, other);
+        let not = self.negated_source(block, i, other);
         if let Inst::Setp { dst: d, combine, .. } = &mut fused {
             *d = dst;
             let with = match not {
@@ -166,7 +166,7 @@ impl Fold<'_> {
     fn invert(&self, block: &mut Block, i: usize) -> Option<usize> {
         let Stmt::Inst { inst: Inst::Pure { op: Op::NotPred, dst, args }, guard } = &block[i] else { return None };
         let Operand::Reg(source) = args[0] else { return None };
-        let j = self.single(block, i, source)?;
+        let j = self.only_definition(block, i, source)?;
         let Stmt::Inst { inst: Inst::Setp { op, a, b, combine: None, .. }, .. } = &block[j] else { return None };
         let op = op.inverse().filter(|_| self.can_sink(block, j, i))?;
         let inst = Inst::Setp { op, dst: *dst, a: *a, b: *b, combine: None };
@@ -180,14 +180,14 @@ impl Fold<'_> {
             Stmt::Inst { inst: Inst::Vote { src, .. } | Inst::Ballot { src, .. }, .. } => Some(*src),
             _ => None,
         };
-        if let Some((j, source)) = in_vote.and_then(|p| self.behind_not(block, i, p.reg)) {
+        if let Some((j, source)) = in_vote.and_then(|p| self.negated_source(block, i, p.reg)) {
             if let Stmt::Inst { inst: Inst::Vote { src, .. } | Inst::Ballot { src, .. }, .. } = &mut block[i] {
                 *src = PredUse { reg: source, negated: !src.negated };
             }
             return Some(remove(block, i, [Some(j), None]));
         }
         let p = block[i].condition()?;
-        let (j, source) = self.behind_not(block, i, p.reg)?;
+        let (j, source) = self.negated_source(block, i, p.reg)?;
         if let Some(p) = block[i].condition_mut() {
             *p = PredUse { reg: source, negated: !p.negated };
         }
@@ -199,7 +199,7 @@ impl Fold<'_> {
         let Stmt::Inst { inst: Inst::Pure { op, dst, args }, guard } = &block[i] else { return None };
         let (true, Operand::Reg(value)) = (is_copy(*op), args[0]) else { return None };
         let (dst, guard) = (*dst, *guard);
-        let j = self.single(block, i, value)?;
+        let j = self.only_definition(block, i, value)?;
         let Stmt::Inst { inst, .. } = &block[j] else { return None };
         if matches!(inst, Inst::Pure { .. } | Inst::Setp { .. }) && self.can_sink(block, j, i) {
             let mut inst = *inst;

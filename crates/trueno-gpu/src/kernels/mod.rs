@@ -5,7 +5,6 @@
 //! - [`LaneRuleKernel`] probes a property of the device that decides which compressor it gets.
 //! - [`SameFillKernel`] is a small, complete example.
 
-mod copy;
 mod lane_rule;
 pub mod lz4;
 mod match_table;
@@ -13,6 +12,7 @@ pub mod packed;
 mod reduce;
 mod same_fill;
 mod scan;
+mod shared_copy;
 mod window;
 pub mod zstd;
 

@@ -6,7 +6,7 @@ mod craft;
 pub(crate) use craft::{most_sequences, random_sequences};
 
 use trueno_test_pages::generate::Generator;
-use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge};
+use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge_pages};
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::CParameter;
 
@@ -48,7 +48,7 @@ pub(crate) fn libzstd(frame: &[u8]) -> Option<Page> {
 /// Every `step`-th page of the corpus, every `step`-th edge page and as many generated pages.
 pub(crate) fn pages(step: usize, seed: u64) -> Vec<Page> {
     let mut generator = Generator::new(seed);
-    let edges = edge::all().into_iter().step_by(step).map(|edge| *edge.page);
+    let edges = edge_pages::all().into_iter().step_by(step).map(|edge| *edge.page);
     let pages = corpus::all_pages().step_by(step).copied().chain(edges);
     pages.chain((0..200 / step).map(|_| generator.page())).collect()
 }

@@ -1,6 +1,6 @@
 //! Pages and blocks to check with: real, at the boundaries of the format, and generated. They are the same every time.
 
-use trueno_bench::edge;
+use trueno_bench::edge_pages;
 use trueno_bench::generate::Generator;
 use trueno_zram_core::{CompressedBatch, IndexEntry, PAGE_SIZE, Page, PageKind};
 
@@ -16,7 +16,7 @@ impl SampleSet {
         let corpora = trueno_bench::load(&[], usize::MAX).expect("the built-in corpus has pages");
         let mut random = Generator::new(7);
         let mut pages: Vec<Page> = corpora.into_iter().flat_map(|corpus| corpus.pages).collect();
-        pages.extend(edge::all().into_iter().map(|edge| *edge.page));
+        pages.extend(edge_pages::all().into_iter().map(|edge| *edge.page));
         pages.extend((0..500).map(|_| random.page()));
         Self { pages, damaged_blocks: 20_000 }
     }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use trueno_test_pages::{PAGE_SIZE, corpus, edge};
+use trueno_test_pages::{PAGE_SIZE, corpus, edge_pages};
 
 /// The binary.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_trueno-zram");
@@ -111,7 +111,7 @@ pub(crate) fn folder() -> tempfile::TempDir {
 pub(crate) fn image(pages: usize) -> Vec<u8> {
     let mut image = Vec::with_capacity(pages * PAGE_SIZE);
     let mut real = corpus::ALL.iter().flat_map(|corpus| corpus.pages.iter().step_by(5)).cycle();
-    let edges = edge::all();
+    let edges = edge_pages::all();
     let mut edges = edges.iter().cycle();
     for number in 0..pages {
         match number % 16 {

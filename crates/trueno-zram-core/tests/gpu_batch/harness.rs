@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rayon::prelude::*;
 use trueno_gpu::kernels::lz4::Mode;
 use trueno_test_pages::oracle::c_lz4_decompress;
-use trueno_test_pages::{corpus, edge, generate::Generator};
+use trueno_test_pages::{corpus, edge_pages, generate::Generator};
 use trueno_zram_core::gpu::{
     DevicePages, FallbackStats, GpuBatchCompressor, GpuBatchConfig, GpuOptions, PackedOnDevice, PinnedBatch,
     PinnedPages,
@@ -40,8 +40,11 @@ pub(crate) fn compressor(config: GpuBatchConfig, options: &GpuOptions) -> GpuBat
 pub(crate) fn batch(count: usize) -> Vec<Page> {
     let mut generator = Generator::new(5);
     let generated = (0..800).map(|_| generator.page());
-    let pages: Vec<Page> =
-        corpus::all_pages().copied().chain(edge::all().into_iter().map(|edge| *edge.page)).chain(generated).collect();
+    let pages: Vec<Page> = corpus::all_pages()
+        .copied()
+        .chain(edge_pages::all().into_iter().map(|edge| *edge.page))
+        .chain(generated)
+        .collect();
     (0..count).map(|i| pages[i * 7919 % pages.len()]).collect()
 }
 

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use trueno_gpu::kernels::lz4::Mode;
-use trueno_test_pages::{corpus, edge, generate::Generator};
+use trueno_test_pages::{corpus, edge_pages, generate::Generator};
 use trueno_zram_core::build_pool;
 use trueno_zram_core::gpu::raw::GpuContext;
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
@@ -53,7 +53,7 @@ struct Worker {
 impl Worker {
     fn new(seed: u64) -> Self {
         let mut generator = Generator::new(seed);
-        let edges = edge::all();
+        let edges = edge_pages::all();
         let corpus: Vec<&Page> = corpus::all_pages().collect();
         let page = |_| match generator.below(10) {
             0 => generator.page(),

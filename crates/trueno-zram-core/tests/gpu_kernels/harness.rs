@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 use trueno_gpu::kernels::lz4::{Mode, TableStores};
 use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
-use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
+use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge_pages, generate::Generator};
 use trueno_zram_core::gpu::raw::{
     CompressBuffers, CudaStream, DecompressBuffers, DeviceBuffer, GpuContext, LaunchShape, PageCompressor,
     PageDecompressor, PageFormat, lane_rule,
@@ -160,7 +160,7 @@ impl Device {
 pub(crate) fn many_pages() -> Vec<Page> {
     let mut generator = Generator::new(21);
     let generated = (0..2000).map(|_| generator.page());
-    corpus::all_pages().copied().chain(edge::all().into_iter().map(|edge| *edge.page)).chain(generated).collect()
+    corpus::all_pages().copied().chain(edge_pages::all().into_iter().map(|edge| *edge.page)).chain(generated).collect()
 }
 
 /// Returns a small sample of all pages, for tools that slow a device down a hundredfold.

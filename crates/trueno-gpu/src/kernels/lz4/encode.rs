@@ -2,8 +2,8 @@
 
 use super::find::{Lz4Workspace, RECORD_BYTES};
 use super::format::{MIN_MATCH, PAGE_BYTES, RUN_MASK};
-use crate::kernels::copy::copy_by_warp;
 use crate::kernels::scan::scan;
+use crate::kernels::shared_copy::copy_by_warp;
 use crate::{Pred, Reg, Var};
 
 /// Literal runs up to this length are copied by their lane, longer ones by the whole warp.

@@ -54,7 +54,7 @@ impl<'k> DecompressBatch<'k> {
         });
     }
 
-    /// Returns the addresses of the lane's first 16 bytes of the input and of the output.
+    /// Returns where the lane starts to read packed pages and to write restored ones.
     pub(in crate::kernels) fn lane_addresses(&self) -> LaneAddresses<'k> {
         LaneAddresses {
             input: self.input.step(self.lane, PACK_ALIGN_BYTES),

@@ -1,7 +1,7 @@
 //! Encoder tests that need no other codec and so run under Miri.
 
 use trueno_test_pages::generate::Generator;
-use trueno_test_pages::{corpus, edge};
+use trueno_test_pages::{corpus, edge_pages};
 
 use super::compare::{BLOCK, Compare};
 use super::strategy::{Chosen, choose};
@@ -66,7 +66,7 @@ fn equals_its_slow_twin_on_corpus_pages() {
 fn equals_its_slow_twin_on_edge_pages() {
     let mut used = Scratch::boxed();
     // Under Miri it takes minutes to make all of them.
-    let pages = if cfg!(miri) { [0, 4095].map(edge::one_byte_different_at).into() } else { edge::all() };
+    let pages = if cfg!(miri) { [0, 4095].map(edge_pages::one_byte_different_at).into() } else { edge_pages::all() };
     for edge in pages {
         assert_round_trip(&mut used, &edge.page);
     }

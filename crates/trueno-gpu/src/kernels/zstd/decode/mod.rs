@@ -12,7 +12,7 @@
 //! - Forms that libzstd does not write for a page get the status
 //!   [`Unsupported`](crate::kernels::packed::PageStatus::Unsupported). The CPU restores such pages.
 //!
-//! `split` restores the same frames in groups of pages, for large batches.
+//! `groups` restores the same frames in groups of pages, for large batches.
 
 mod checksum;
 mod constants;
@@ -20,6 +20,7 @@ mod execute;
 mod format;
 mod frame;
 mod fse;
+mod groups;
 mod header;
 mod huffman;
 mod kernel;
@@ -27,11 +28,10 @@ mod literals;
 mod offsets;
 mod restore;
 mod sequences;
-mod split;
 mod weights;
 
 use crate::kernels::packed::PAGE_BYTES;
 
+pub use groups::{ZstdGroupDecompressKernel, ZstdGroupOrderKernel};
 pub(super) use kernel::DECOMPRESS;
 pub use kernel::ZstdWarpDecompressKernel;
-pub use split::{ZstdGroupDecompressKernel, ZstdGroupOrderKernel};

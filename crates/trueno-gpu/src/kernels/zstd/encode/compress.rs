@@ -6,10 +6,10 @@ use super::frame::compress_page;
 use super::huffman::CODES_BYTES;
 use super::record::RECORDS_BYTES;
 use super::{Mode, TableStores};
-use crate::kernels::copy::WarpCopy;
 use crate::kernels::packed::{
     CompressBatch, CompressBuffers, CompressParts, PageKind, SET_ASIDE_BYTES, WarpCompressKernel,
 };
+use crate::kernels::shared_copy::WarpCopy;
 use crate::kernels::zstd::Zstd;
 use crate::{KernelBuilder, Reg};
 

@@ -17,8 +17,8 @@ use super::choices::{
 use super::format::{FIRST_OFFSETS, MIN_MATCH, PAGE_BYTES, REPEATED_OFFSETS};
 use super::record::{RECORD_BYTES, pack_lengths};
 use super::{Mode, TableStores};
-use crate::kernels::copy::WarpCopy;
 use crate::kernels::match_table::ConflictRule;
+use crate::kernels::shared_copy::WarpCopy;
 use crate::types::{Global, Shared};
 use crate::{Addr, KernelBuilder, Pred, Reg, Var};
 

@@ -81,7 +81,7 @@ pub(super) struct SavedCodes<'k> {
 }
 
 impl<'k> SavedCodes<'k> {
-    /// Takes them from scratch memory.
+    /// Takes the codes and the description from scratch memory.
     pub(super) fn take(ws: Workspace<'k>) -> Self {
         let Workspace { lane, page, .. } = ws;
         Self {

@@ -1,7 +1,7 @@
 //! Speed against C lz4: a mark for each row on a common scale.
 
 use super::axis::{Axis, Spread};
-use super::look;
+use super::engine_style;
 use super::scatter::is_full;
 use super::svg::{Anchor, Svg};
 use crate::document::{Direction, Document, Quotient};
@@ -27,7 +27,7 @@ pub(crate) fn draw(document: &Document, direction: Direction) -> String {
     let rows = shown(document);
     let value = |row: &Quotient| row.speed(direction);
     let engines: Vec<&str> =
-        look::ENGINES.into_iter().filter(|engine| rows.iter().any(|row| row.engine == *engine)).collect();
+        engine_style::ENGINES.into_iter().filter(|engine| rows.iter().any(|row| row.engine == *engine)).collect();
     let bottom = TOP + STEP * engines.len() as f64;
     let x = Axis::over(rows.iter().map(|row| value(row)).chain([1.0]), Spread::Log, (LEFT, RIGHT));
     let mut svg = Svg::new(WIDTH, bottom + 46.0);
@@ -35,7 +35,7 @@ pub(crate) fn draw(document: &Document, direction: Direction) -> String {
     svg.line("even", (x.place(1.0), TOP), (x.place(1.0), bottom));
     svg.text("axis-name", (RIGHT, bottom + 42.0), Anchor::End, "times the speed of C lz4");
     for (i, engine) in engines.iter().enumerate() {
-        let (y, class) = (TOP + STEP * (i as f64 + 0.5), look::class(engine));
+        let (y, class) = (TOP + STEP * (i as f64 + 0.5), engine_style::class(engine));
         svg.text(&format!("label {class}"), (LEFT - 12.0, y + 4.0), Anchor::End, engine);
         for row in rows.iter().filter(|row| row.engine == *engine) {
             let meaning = format!(
@@ -45,7 +45,12 @@ pub(crate) fn draw(document: &Document, direction: Direction) -> String {
                 direction.name(),
                 figure(value(row))
             );
-            svg.shape(&format!("mark {class}"), (x.place(value(row)), y), &look::outline(engine, 4.2), &meaning);
+            svg.shape(
+                &format!("mark {class}"),
+                (x.place(value(row)), y),
+                &engine_style::outline(engine, 4.2),
+                &meaning,
+            );
         }
         let mean = document.means.iter().rfind(|mean| mean.engine == *engine);
         if let Some(mean) = mean.and_then(|mean| mean.quotient(BAR)) {

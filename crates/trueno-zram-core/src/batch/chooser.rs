@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::codec::nanoseconds;
-use crate::gpu::GPU_MIN_PAGES;
+use crate::gpu::MIN_GPU_PAGES;
 use crate::page::PAGE_SIZE;
 
 /// Content that has to have gone through the GPU before its cost counts.
@@ -44,7 +44,7 @@ impl Placement {
     /// ```
     /// assert!(trueno_zram_core::Placement::MIN_GPU_PAGES > 1);
     /// ```
-    pub const MIN_GPU_PAGES: usize = GPU_MIN_PAGES;
+    pub const MIN_GPU_PAGES: usize = MIN_GPU_PAGES;
 }
 
 impl fmt::Display for Placement {

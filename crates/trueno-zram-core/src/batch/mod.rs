@@ -1,8 +1,8 @@
 //! Batches on the GPU with the CPU as its fallback, and on whichever of the two is faster.
 
-mod adaptive;
+mod batch_compressor;
 mod chooser;
-mod gpu;
+mod gpu_batch_compressor;
 mod options;
 mod pinned;
 mod resident;
@@ -12,9 +12,9 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use adaptive::BatchCompressor;
+pub use batch_compressor::BatchCompressor;
 pub use chooser::{Chooser, Placement};
-pub use gpu::GpuBatchCompressor;
+pub use gpu_batch_compressor::GpuBatchCompressor;
 pub use options::GpuOptions;
 pub use result::{BatchResult, BatchTimes, RestoredBatch};
 pub use stats::{FallbackStats, GpuBatchStats};

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::gpu::GpuBatchCompressor;
+use super::gpu_batch_compressor::GpuBatchCompressor;
 use super::result::BatchTimes;
 use crate::arena::{CompressedBatch, check_destination, check_room, fill_or_clear};
 use crate::error::Result;
@@ -207,7 +207,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         self.ensure_accessible(pages.memory_mut(), &mut outcome)?;
         let to = pages.pages_mut()?;
         // The device may have put there what an earlier batch left in its memory.
-        outcome.left.iter().for_each(|left| to[left.page].fill(0));
+        outcome.unrestored.iter().for_each(|left| to[left.page].fill(0));
         if outcome.failure.is_some() {
             to[outcome.pages_done..].fill([0; PAGE_SIZE]);
         }

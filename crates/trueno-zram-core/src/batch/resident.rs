@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::gpu::GpuBatchCompressor;
+use super::gpu_batch_compressor::GpuBatchCompressor;
 use super::result::BatchTimes;
 use crate::codec::nanoseconds;
 use crate::cpu::PageCodec;
@@ -92,10 +92,11 @@ impl GpuBatchCompressor {
     /// [`compress_resident`](Self::compress_resident) returns it.
     pub fn decompress_resident(&mut self, packed: &PackedOnDevice, pages: &mut DevicePages) -> Result<BatchTimes> {
         let start = Instant::now();
-        let (kernel, left) =
+        let (kernel, unrestored) =
             self.resident(|device, time_limit| resident::decompress(device, packed, pages, time_limit))?;
         let mut unsupported = 0;
-        let restored = self.resident(|device, _| restore_left(device.format(), packed, pages, &left, &mut unsupported));
+        let restored =
+            self.resident(|device, _| decode_unrestored(device.format(), packed, pages, &unrestored, &mut unsupported));
         self.note_unsupported(unsupported);
         let times = kernel_times(kernel, start);
         self.stats.add_decompressed(packed.len(), times.total_time_ns);
@@ -111,16 +112,16 @@ impl GpuBatchCompressor {
 
 /// Decodes every page that the kernel did not restore on the CPU, and stores it or returns its error. Counts
 /// the pages that the kernel does not support. The first error is that of the batch.
-fn restore_left(
+fn decode_unrestored(
     format: PageFormat,
     packed: &PackedOnDevice,
     pages: &mut DevicePages,
-    left: &[UnrestoredPage],
+    unrestored: &[UnrestoredPage],
     unsupported: &mut usize,
 ) -> Result<()> {
     let mut codec = PageCodec::default();
     let mut result = Ok(());
-    for UnrestoredPage { page, reason } in left {
+    for UnrestoredPage { page, reason } in unrestored {
         // A place that stays without its page is zeroed: what it held is not of this batch.
         let mut place = [0; PAGE_SIZE];
         let decoded = packed.page(*page).and_then(|(kind, bytes)| {

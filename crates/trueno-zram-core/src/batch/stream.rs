@@ -12,7 +12,7 @@ use std::time::Instant;
 pub use compress::{CompressStream, CompressedSlot, PageSlot};
 pub use decompress::{DecompressStream, PackedSlot, RestoredSlot};
 
-use super::gpu::{GpuBatchCompressor, check_process};
+use super::gpu_batch_compressor::{GpuBatchCompressor, check_process};
 use super::result::BatchTimes;
 use super::stats::GpuBatchStats;
 use crate::codec::sealed;

@@ -8,15 +8,15 @@
 //! # Ok::<(), trueno_zram_core::Error>(())
 //! ```
 
-mod batch;
-mod codec;
+mod cpu_batch_compressor;
 mod instruction_set;
+mod page_codec;
 #[cfg_attr(not(feature = "zstd"), path = "zstd_absent.rs")]
 mod zstd;
 
-pub use batch::CpuBatchCompressor;
-pub use codec::{PageCodec, restore_page};
+pub use cpu_batch_compressor::CpuBatchCompressor;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use instruction_set::Avx2;
 pub use instruction_set::InstructionSet;
 pub(crate) use instruction_set::{Scalar, Token};
+pub use page_codec::{PageCodec, restore_page};

@@ -26,7 +26,7 @@ impl ZstdEncoder {
         Ok(Self(context))
     }
 
-    /// Returns the length of the frame, or `None` if the page does not shrink.
+    /// Encodes a page as a frame. Returns its length, or `None` if the page does not shrink.
     pub(super) fn encode(&mut self, page: &Page, out: &mut Page) -> Result<Option<usize>> {
         match self.0.compress2(&mut out[..PAGE_SIZE - 1], page).map_err(get_error_name) {
             Ok(len_bytes) => Ok(Some(len_bytes)),

@@ -27,7 +27,7 @@ pub enum BackendSelection {
 }
 
 /// The smallest batch, in pages, for which the GPU is worth its launch and transfers.
-pub(crate) const GPU_MIN_PAGES: usize = 1000;
+pub(crate) const MIN_GPU_PAGES: usize = 1000;
 /// The smallest batch, in pages, for which the vector path is worth its set-up.
 const SIMD_MIN_PAGES: usize = 4;
 
@@ -48,7 +48,7 @@ const SIMD_MIN_PAGES: usize = 4;
 #[must_use]
 pub fn select_backend(batch_size: usize, gpu_available: bool) -> BackendSelection {
     match batch_size {
-        GPU_MIN_PAGES.. if gpu_available => BackendSelection::Gpu,
+        MIN_GPU_PAGES.. if gpu_available => BackendSelection::Gpu,
         SIMD_MIN_PAGES.. => BackendSelection::Simd,
         _ => BackendSelection::Scalar,
     }

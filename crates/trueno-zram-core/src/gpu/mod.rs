@@ -46,7 +46,7 @@ pub use crate::batch::{
     GpuBatchCompressor, GpuBatchStats, GpuOptions, PackedSlot, PageSlot, PageStream, RestoredBatch, RestoredSlot,
     SlotStream,
 };
-pub(crate) use backend::GPU_MIN_PAGES;
+pub(crate) use backend::MIN_GPU_PAGES;
 pub use backend::{BackendSelection, meets_pcie_rule, select_backend};
 pub use bus::BusBandwidth;
 pub use config::GpuBatchConfig;

@@ -6,7 +6,7 @@ use super::bounded_drop::BoundedDrop;
 use super::pinned::PinnedBuffer;
 use super::ring::compressed_pages::CompressedPages;
 use super::ring::device::PinnedMemory;
-use super::ring::entries::{next_place, push_packed};
+use super::ring::slot_index::{next_place, push_packed};
 use crate::arena::{IndexEntry, check_room};
 use crate::error::Result;
 use crate::page::{PAGE_SIZE, PageData};

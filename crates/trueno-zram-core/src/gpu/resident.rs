@@ -16,7 +16,7 @@ use super::event::CudaEvent;
 use super::memory::DeviceBuffer;
 use super::ring::compressed_pages::{UnrestoredPage, UnrestoredReason};
 use super::ring::cuda::Cuda;
-use super::ring::entries;
+use super::ring::slot_index;
 use super::stream::CudaStream;
 use crate::arena::check_room;
 use crate::error::Result;
@@ -117,7 +117,7 @@ fn packed_bytes(stream: &CudaStream, index: &DeviceBuffer, pages: usize) -> GpuR
     let mut bits = [0; PackedEntry::BYTES];
     stream.download(index, last * PackedEntry::BYTES, &mut bits)?;
     let entry = PackedEntry::from_bits(u64::from_le_bytes(bits));
-    entries::packed_bytes(entry, pages).ok_or(GpuError::WrongIndex { page: last, bits: entry.bits() })
+    slot_index::packed_bytes(entry, pages).ok_or(GpuError::WrongIndex { page: last, bits: entry.bits() })
 }
 
 /// Returns a number of pages as kernels take it. A launch takes at most [`MAX_BATCH_PAGES`].

@@ -2,7 +2,7 @@
 
 use super::{SlotStream, StreamSlot};
 use crate::arena::{CompressedBatch, IndexEntry, held_bytes};
-use crate::batch::gpu::GpuBatchCompressor;
+use crate::batch::gpu_batch_compressor::GpuBatchCompressor;
 use crate::batch::result::BatchTimes;
 use crate::batch::stats::GpuBatchStats;
 use crate::error::Result;

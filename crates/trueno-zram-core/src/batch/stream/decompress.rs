@@ -2,7 +2,7 @@
 
 use super::{SlotStream, StreamSlot};
 use crate::arena::check_room;
-use crate::batch::gpu::GpuBatchCompressor;
+use crate::batch::gpu_batch_compressor::GpuBatchCompressor;
 use crate::batch::result::BatchTimes;
 use crate::batch::stats::GpuBatchStats;
 use crate::cpu::PageCodec;
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::gpu::ring::compressed_pages::{CompressedPages, UnrestoredReason};
 use crate::gpu::ring::cuda::Cuda;
 use crate::gpu::ring::device::RingDevice;
-use crate::gpu::ring::entries::push_packed;
+use crate::gpu::ring::slot_index::push_packed;
 use crate::gpu::ring::stream_slots::SlotLease;
 use crate::gpu::ring::transfer::Direction;
 use crate::page::{PAGE_SIZE, Page, PageData};
@@ -248,7 +248,7 @@ impl<D: RingDevice> StreamSlot for PackedSlot<D> {
 
     fn finish(compressor: &mut GpuBatchCompressor<D>, mut lease: SlotLease<D>) -> Result<RestoredSlot<D>> {
         let (by_cpu, errors) = match lease.device_times {
-            Some(_) => (None, compressor.restore_left(&mut lease)),
+            Some(_) => (None, compressor.decode_unrestored(&mut lease)),
             None => {
                 let (pages, errors) = compressor.restore_by_cpu(&lease);
                 (Some(pages), errors)
@@ -265,14 +265,15 @@ impl<D: RingDevice> StreamSlot for PackedSlot<D> {
 
 impl<D: RingDevice> GpuBatchCompressor<D> {
     /// Decodes every page that the device did not restore on the CPU. Returns the errors of those that are corrupt.
-    fn restore_left(&mut self, lease: &mut SlotLease<D>) -> Vec<Error> {
+    fn decode_unrestored(&mut self, lease: &mut SlotLease<D>) -> Vec<Error> {
         let index = std::mem::take(&mut lease.entries);
-        let (arena, left, pages) = lease.left_parts();
+        let (arena, unrestored, pages) = lease.restored_parts();
         let from = CompressedPages::Parts { arena, index: &index };
-        let errors = restore_each(from, left.iter().map(|left| left.page), pages);
+        let errors = restore_each(from, unrestored.iter().map(|page| page.page), pages);
         let is_sound = |page| !errors.iter().any(|error| is_of(error, page));
-        let unsupported = left.iter().filter(|left| left.reason == UnrestoredReason::Unsupported).count();
-        let sound = left.iter().filter(|left| left.reason == UnrestoredReason::Corrupt && is_sound(left.page)).count();
+        let unsupported = unrestored.iter().filter(|page| page.reason == UnrestoredReason::Unsupported).count();
+        let sound =
+            unrestored.iter().filter(|page| page.reason == UnrestoredReason::Corrupt && is_sound(page.page)).count();
         self.note_unsupported(unsupported);
         self.note_refused(sound);
         lease.entries = index;

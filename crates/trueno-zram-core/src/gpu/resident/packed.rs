@@ -9,7 +9,7 @@ use crate::gpu::bounded_drop::BoundedDrop;
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuError;
 use crate::gpu::memory::DeviceBuffer;
-use crate::gpu::ring::entries::{checked_entry, next_place};
+use crate::gpu::ring::slot_index::{checked_entry, next_place};
 use crate::gpu::stream::CudaStream;
 use crate::page::{PAGE_SIZE, PageKind};
 

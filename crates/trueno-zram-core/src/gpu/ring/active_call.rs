@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use rayon::{Scope, ThreadPool, Yield};
 
-use super::cuts::next_slot_pages;
 use super::deliver::Deliver;
 use super::device::RingDevice;
 use super::flight::Flight;
 use super::pause::Pause;
 use super::piece::{PIECE_PAGES, SlotPiece};
 use super::slot::{RingSlot, SlotState};
+use super::slot_sizes::next_slot_pages;
 use super::stage::Stage;
 use super::transfer::SlotTransfer;
 use super::workers::{StagingWorkers, run_busy};
@@ -154,7 +154,7 @@ impl<D: RingDevice, K: Deliver<D>> ActiveCall<'_, D, K> {
         }
         while self.staging.front().is_some_and(RingSlot::has_all_pieces) {
             let mut slot = self.staging.pop_front().expect("there is a first");
-            slot.staged();
+            slot.finish_staging();
             self.flight.push(slot);
             self.flight.start_newest(&mut self.ring.device)?;
             moved = true;
@@ -211,7 +211,7 @@ impl<D: RingDevice, K: Deliver<D>> ActiveCall<'_, D, K> {
             Returned::Slot { mut slot, share, delivered } => {
                 self.sink.give_back(share);
                 slot.enter(SlotState::Free);
-                self.outcome.left.append(&mut slot.left);
+                self.outcome.unrestored.append(&mut slot.unrestored);
                 let pages = slot.range.clone();
                 self.ring.free.push(slot);
                 delivered.unwrap_or_else(|panic| resume_unwind(panic))?;
@@ -264,7 +264,7 @@ impl<D: RingDevice, K: Deliver<D>> ActiveCall<'_, D, K> {
         }
         outcome.failure = result.and(settled).err();
         // All pages after `pages_done` are left anyway.
-        outcome.left.retain(|left| left.page < outcome.pages_done);
+        outcome.unrestored.retain(|left| left.page < outcome.pages_done);
         outcome
     }
 }

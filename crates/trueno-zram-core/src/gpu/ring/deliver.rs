@@ -7,9 +7,9 @@ use rayon::prelude::*;
 use super::arenas::Arenas;
 use super::compressed_pages::{CompressedPages, UnrestoredPage, UnrestoredReason};
 use super::device::{PinnedMemory, RingDevice};
-use super::entries::{list_entries, listed, next_place};
 use super::piece::PIECE_PAGES;
 use super::slot::RingSlot;
+use super::slot_index::{build_index, indexed_pages, next_place};
 use crate::arena::{CompressedBatch, IndexEntry, held_bytes};
 use crate::fill_page;
 use crate::gpu::codec::{PageFormat, STATUS_BYTES};
@@ -77,7 +77,7 @@ where
 /// Appends packed pages to a batch, whose arena may have to grow. It will have `pages` pages.
 pub(crate) fn into_batch<D: RingDevice>(batch: &mut CompressedBatch, pages: usize) -> impl Deliver<D> {
     OneAtATime(Some(move |slot: &mut RingSlot<D>| {
-        let (bytes, entries) = listed(slot)?;
+        let (bytes, entries) = indexed_pages(slot)?;
         batch.append_piece(bytes, entries, pages);
         Ok(())
     }))
@@ -86,7 +86,7 @@ pub(crate) fn into_batch<D: RingDevice>(batch: &mut CompressedBatch, pages: usiz
 /// Lists packed pages that the device has put into the caller's page-locked memory.
 pub(super) fn into_index<D: RingDevice>(index: &mut Vec<IndexEntry>) -> impl Deliver<D> {
     OneAtATime(Some(move |slot: &mut RingSlot<D>| {
-        list_entries(slot)?;
+        build_index(slot)?;
         let base = index.last().map_or(0, |last| next_place(*last));
         index.extend(slot.entries.iter().map(|entry| IndexEntry { offset: base + entry.offset, ..*entry }));
         Ok(())
@@ -101,7 +101,7 @@ pub(crate) fn into_pages<D: RingDevice>(
 ) -> impl Deliver<D> {
     let deliver = move |slot: &mut RingSlot<D>, places: &mut [CompressedPage]| {
         let packed_bytes = slot.packed_bytes;
-        let (bytes, entries) = listed(slot)?;
+        let (bytes, entries) = indexed_pages(slot)?;
         // Fill words, which lie behind the packed pages, need no arena.
         let arena = arenas.hold(&bytes[..packed_bytes]);
         for (place, entry) in places.iter_mut().zip(entries) {
@@ -129,7 +129,7 @@ impl<D: RingDevice, F: Fn(usize) -> PageKind + Copy + Send> Deliver<D> for InPla
     }
 
     fn deliver(share: &mut F, slot: &mut RingSlot<D>) -> GpuResult<()> {
-        slot.list_left(*share)
+        slot.list_unrestored(*share)
     }
 
     fn give_back(&mut self, _share: F) {}
@@ -138,11 +138,11 @@ impl<D: RingDevice, F: Fn(usize) -> PageKind + Copy + Send> Deliver<D> for InPla
 /// Copies restored pages out of page-locked memory, and makes those that did not cross the bus.
 pub(super) fn to_pages<'a, D: RingDevice>(from: CompressedPages<'a>, places: &'a mut [Page]) -> impl Deliver<D> {
     let deliver = move |slot: &mut RingSlot<D>, places: &mut [Page]| {
-        let RingSlot { format, status, output, pieces, pieces_used, left, .. } = slot;
+        let RingSlot { format, status, output, pieces, pieces_used, unrestored, .. } = slot;
         let status = status.bytes()?.as_chunks::<STATUS_BYTES>().0;
         let restored = output.as_ref().expect("a call ensures what it uses").bytes()?.as_chunks().0;
         let pieces = pieces[..*pieces_used].par_iter_mut().zip(places.par_chunks_mut(PIECE_PAGES));
-        let left_by_piece: Vec<_> = pieces
+        let unrestored_by_piece: Vec<_> = pieces
             .map(|(piece, places)| {
                 let mut crossed = status[piece.first_place..].iter().zip(&restored[piece.first_place..]);
                 let restore = |(page, place)| {
@@ -152,7 +152,7 @@ pub(super) fn to_pages<'a, D: RingDevice>(from: CompressedPages<'a>, places: &'a
                 piece.range.clone().zip(places).filter_map(restore).collect::<Vec<_>>()
             })
             .collect();
-        left.extend(left_by_piece.into_iter().flatten());
+        unrestored.extend(unrestored_by_piece.into_iter().flatten());
         Ok(())
     };
     ToParts { places, deliver }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::device::{Mark, RingDevice};
-use super::entries::list_entries;
 use super::slot::{RingSlot, SlotState};
+use super::slot_index::build_index;
 use super::transfer::{Direction, SlotTransfer};
 use crate::gpu::error::{GpuError, GpuResult};
 
@@ -71,10 +71,10 @@ impl<'a, D: RingDevice> Flight<'a, D> {
         let (direction, time_limit) = (self.transfer.direction(), self.time_limit);
         let Some(slot) = self.complete() else { return Ok(None) };
         match direction {
-            Direction::Compress => drop(list_entries(slot)?),
+            Direction::Compress => drop(build_index(slot)?),
             Direction::Decompress => {
                 let entries = std::mem::take(&mut slot.entries);
-                let listed = slot.list_left(|page| entries[page].kind);
+                let listed = slot.list_unrestored(|page| entries[page].kind);
                 slot.entries = entries;
                 listed?;
             }

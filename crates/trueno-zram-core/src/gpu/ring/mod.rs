@@ -32,10 +32,8 @@ pub(crate) mod arenas;
 pub(crate) mod calls;
 pub(crate) mod compressed_pages;
 pub(crate) mod cuda;
-mod cuts;
 pub(crate) mod deliver;
 pub(crate) mod device;
-pub(crate) mod entries;
 #[cfg(test)]
 pub(crate) mod fake;
 pub(crate) mod flight;
@@ -44,6 +42,8 @@ pub(crate) mod pause;
 mod piece;
 mod shape;
 mod slot;
+pub(crate) mod slot_index;
+mod slot_sizes;
 mod stage;
 pub(crate) mod stream_slots;
 #[cfg(test)]
@@ -80,7 +80,7 @@ pub(crate) struct CallOutcome {
     /// The device's times for them.
     pub(crate) times: BatchTimes,
     /// Those of them that the device did not restore, in any order.
-    pub(crate) left: Vec<UnrestoredPage>,
+    pub(crate) unrestored: Vec<UnrestoredPage>,
     /// Why the remaining pages were not done.
     pub(crate) failure: Option<GpuError>,
 }

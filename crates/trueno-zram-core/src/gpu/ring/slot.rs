@@ -7,8 +7,8 @@ use trueno_gpu::kernels::packed::PackedEntry;
 
 use super::compressed_pages::{UnrestoredPage, UnrestoredReason};
 use super::device::{DeviceAllocator, Mark, PinnedMemory, RingDevice};
-use super::entries::packed_bytes;
 use super::piece::{PIECE_PAGES, SlotPiece};
+use super::slot_index::packed_bytes;
 use super::transfer::{Direction, SlotTransfer, TransferSource};
 use crate::arena::IndexEntry;
 use crate::codec::nanoseconds;
@@ -78,7 +78,7 @@ pub(crate) struct RingSlot<D: RingDevice> {
     /// The position of each page in the packed bytes. Kept to reuse its memory.
     pub(super) entries: Vec<IndexEntry>,
     /// The pages that the device did not restore, in order.
-    pub(super) left: Vec<UnrestoredPage>,
+    pub(super) unrestored: Vec<UnrestoredPage>,
     /// `true` if a copy may still use the slot's memory and cannot be waited for.
     is_retired: bool,
 }
@@ -105,7 +105,7 @@ impl<D: RingDevice> RingSlot<D> {
             pieces_used: 0,
             piece_count,
             entries: Vec::new(),
-            left: Vec::new(),
+            unrestored: Vec::new(),
             is_retired: false,
         })
     }
@@ -125,7 +125,7 @@ impl<D: RingDevice> RingSlot<D> {
         (self.device_pages, self.packed_bytes, self.pieces_used) = (range.len(), 0, 0);
         self.times = BatchTimes::default();
         self.range = range;
-        self.left.clear();
+        self.unrestored.clear();
     }
 
     /// Takes the pieces out, to be staged.
@@ -150,7 +150,7 @@ impl<D: RingDevice> RingSlot<D> {
     }
 
     /// Puts the pieces in order once all are back, and counts the pages that go to the device.
-    pub(super) fn staged(&mut self) {
+    pub(super) fn finish_staging(&mut self) {
         // Those in use were put back behind the others, in any order.
         self.pieces.rotate_right(self.pieces_used);
         self.pieces[..self.pieces_used].sort_unstable_by_key(|piece| piece.number);
@@ -193,13 +193,13 @@ impl<D: RingDevice> RingSlot<D> {
         output.bytes().expect("no copy of a slot in use is in progress")
     }
 
-    /// Returns the compressed pages of a stream's slot, those of them that are left, and the restored pages.
+    /// Returns the compressed pages of a stream's slot, those that the device did not restore, and the restored pages.
     pub(super) fn restored_parts(&mut self) -> (&[u8], &[UnrestoredPage], &mut [Page]) {
         let input = self.input.as_ref().expect("slots of streams have it").bytes();
         let output = self.output.as_mut().expect("slots of streams have it").bytes_mut();
         let pages = output.expect("no copy of a slot in use is in progress").as_chunks_mut().0;
         let input = input.expect("a device only reads a slot's input");
-        (input, &self.left, &mut pages[..self.range.len()])
+        (input, &self.unrestored, &mut pages[..self.range.len()])
     }
 
     /// Waits until no copy uses the slot's memory, which stays accessible from then on, whatever happens to the device. A
@@ -248,9 +248,9 @@ impl<D: RingDevice> RingSlot<D> {
     }
 
     /// Lists the pages that the device did not restore. All pages of the slot were on the device.
-    pub(super) fn list_left(&mut self, kind_of: impl Fn(usize) -> PageKind) -> GpuResult<()> {
+    pub(super) fn list_unrestored(&mut self, kind_of: impl Fn(usize) -> PageKind) -> GpuResult<()> {
         let status = self.status.bytes()?.as_chunks::<STATUS_BYTES>().0;
-        self.left.extend(self.range.clone().zip(status).filter_map(|(page, code)| {
+        self.unrestored.extend(self.range.clone().zip(status).filter_map(|(page, code)| {
             UnrestoredReason::of(kind_of(page), self.format, *code).map(|reason| UnrestoredPage { page, reason })
         }));
         Ok(())

@@ -245,7 +245,7 @@ impl<D: RingDevice> SlotLease<D> {
     }
 
     /// Returns the compressed pages, those of them that the device did not restore, and the restored pages.
-    pub(crate) fn left_parts(&mut self) -> (&[u8], &[UnrestoredPage], &mut [Page]) {
+    pub(crate) fn restored_parts(&mut self) -> (&[u8], &[UnrestoredPage], &mut [Page]) {
         match self.memory.as_mut() {
             Some(SlotMemory::Slot(slot)) => slot.restored_parts(),
             _ => unreachable!("what a device has done is in a slot"),

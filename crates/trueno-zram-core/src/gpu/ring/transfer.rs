@@ -5,9 +5,9 @@ use std::time::Duration;
 use trueno_gpu::kernels::packed::PackedEntry;
 
 use super::device::{DeviceQueue, Mark, PinnedMemory, RingDevice, SlotBuffer};
-use super::entries::{for_kernel, next_place};
 use super::piece::{PIECE_PAGES, SlotPiece};
 use super::slot::RingSlot;
+use super::slot_index::{for_kernel, next_place};
 use crate::arena::IndexEntry;
 use crate::gpu::codec::STATUS_BYTES;
 use crate::gpu::error::GpuResult;

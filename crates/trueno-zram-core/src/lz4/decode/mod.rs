@@ -1,27 +1,27 @@
 //! Decodes LZ4 blocks of pages. The fast loop keeps its distance from the ends of the block and the page.
 //!
-//! [`simple`] decodes again whatever the fast path rejects, to report the error.
+//! [`decode_simple`] decodes again whatever the fast path rejects, to report the error.
 #![allow(unsafe_code)]
 
+mod block_end;
 mod copy;
 mod cursor;
 mod error;
-mod finish;
 mod lanes;
 mod lanes_x86;
-mod simple;
+mod reference;
 #[cfg(test)]
 mod tests;
 
 pub use error::DecodeError;
-pub use simple::decode_simple;
+pub use reference::decode_simple;
 
 use super::format::{FIELD_MAX, MATCH_END_LIMIT, MIN_MATCH};
 use crate::cpu::Token;
 use crate::page::{PAGE_SIZE, Page};
+use block_end::{finish, read_length};
 use copy::{LONG_SLACK, copy_in, copy_long, copy_match};
 use cursor::BlockCursor;
-use finish::{finish, read_length};
 use lanes::{LANE, LaneOperations};
 
 /// The last position of the page at which the fast loop starts a sequence. Its short sequences produce at most 14 + 16

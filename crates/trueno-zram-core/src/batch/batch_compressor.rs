@@ -7,7 +7,7 @@ use std::time::Instant;
 use rayon::ThreadPool;
 
 use super::chooser::{Chooser, Placement};
-use super::gpu::GpuBatchCompressor;
+use super::gpu_batch_compressor::GpuBatchCompressor;
 use super::options::GpuOptions;
 use super::stats::{FallbackStats, GpuBatchStats};
 use crate::algorithm::Algorithm;

@@ -14,15 +14,15 @@ const FILL_LEN_BYTES: u16 = 8;
 const _: () = assert!(FILL_LEN_BYTES as usize == FILL_WORD_BYTES);
 
 /// Returns the bytes that hold a slot's pages, in its own memory, and where each page lies in them.
-pub(super) fn listed<D: RingDevice>(slot: &mut RingSlot<D>) -> GpuResult<(&[u8], &[IndexEntry])> {
-    let used = list_entries(slot)?;
+pub(super) fn indexed_pages<D: RingDevice>(slot: &mut RingSlot<D>) -> GpuResult<(&[u8], &[IndexEntry])> {
+    let used = build_index(slot)?;
     let output = slot.output.as_ref().expect("a call ensures what it uses");
     Ok((&output.bytes()?[..used], &slot.entries))
 }
 
 /// Makes a slot's index entries, relative to the start of its packed pages. Fill words go behind these: each same-filled page
 /// left 4096 bytes of room. Returns the number of bytes used.
-pub(super) fn list_entries<D: RingDevice>(slot: &mut RingSlot<D>) -> GpuResult<usize> {
+pub(super) fn build_index<D: RingDevice>(slot: &mut RingSlot<D>) -> GpuResult<usize> {
     let RingSlot { format, entries, index, pieces, output, .. } = slot;
     let pieces = &pieces[..slot.pieces_used];
     // If nothing was staged, all pages are on the device.

@@ -1,4 +1,4 @@
-//! Splits a call into slots.
+//! The sizes of the slots that a call is split into.
 
 use super::piece::PIECE_PAGES;
 
@@ -22,37 +22,37 @@ pub(super) fn next_slot_pages(pages_before: usize, pages_left: usize, slot_pages
 mod tests {
     use super::*;
 
-    fn cuts(pages: usize, slot_pages: usize) -> Vec<usize> {
-        let (mut cuts, mut before) = (Vec::new(), 0);
+    fn slot_sizes(pages: usize, slot_pages: usize) -> Vec<usize> {
+        let (mut sizes, mut before) = (Vec::new(), 0);
         while before < pages {
-            cuts.push(next_slot_pages(before, pages - before, slot_pages));
-            before += cuts.last().expect("pushed just now");
+            sizes.push(next_slot_pages(before, pages - before, slot_pages));
+            before += sizes.last().expect("pushed just now");
         }
-        cuts
+        sizes
     }
 
     #[test]
     fn slots_rise_at_the_start_and_fall_at_the_end() {
-        assert_eq!(cuts(16_000, 4096), [1024, 1024, 2048, 4096, 4096, 2048, 1024, 640]);
-        assert_eq!(cuts(4000, 4096), [1024, 1024, 1024, 928]);
-        assert_eq!(cuts(1000, 4096), [1000]);
-        assert_eq!(cuts(0, 4096), []);
+        assert_eq!(slot_sizes(16_000, 4096), [1024, 1024, 2048, 4096, 4096, 2048, 1024, 640]);
+        assert_eq!(slot_sizes(4000, 4096), [1024, 1024, 1024, 928]);
+        assert_eq!(slot_sizes(1000, 4096), [1000]);
+        assert_eq!(slot_sizes(0, 4096), []);
     }
 
     #[test]
     fn slots_of_fewer_pages_than_the_smallest_are_all_full() {
-        assert_eq!(cuts(3500, 1000), [1000, 1000, 1000, 500]);
-        assert_eq!(cuts(23, 4), [4, 4, 4, 4, 4, 3]);
-        assert_eq!(cuts(700, 300), [300, 300, 100]);
+        assert_eq!(slot_sizes(3500, 1000), [1000, 1000, 1000, 500]);
+        assert_eq!(slot_sizes(23, 4), [4, 4, 4, 4, 4, 3]);
+        assert_eq!(slot_sizes(700, 300), [300, 300, 100]);
     }
 
     #[test]
     fn every_call_is_cut_whole_into_slots_that_fit() {
         for slot_pages in [1, 2, 255, 256, 257, 1000, 1024, 1025, 4096, 10_000, 65_536] {
             for pages in (0..5000).step_by(97).chain([16_000, 64_000, 1 << 20]) {
-                let cuts = cuts(pages, slot_pages);
-                assert_eq!(cuts.iter().sum::<usize>(), pages, "{pages} pages in slots of {slot_pages}");
-                assert!(cuts.iter().all(|cut| (1..=slot_pages).contains(cut)), "{cuts:?}");
+                let sizes = slot_sizes(pages, slot_pages);
+                assert_eq!(sizes.iter().sum::<usize>(), pages, "{pages} pages in slots of {slot_pages}");
+                assert!(sizes.iter().all(|size| (1..=slot_pages).contains(size)), "{sizes:?}");
             }
         }
     }
@@ -61,7 +61,7 @@ mod tests {
     fn long_calls_have_few_more_slots_than_they_need() {
         for slot_pages in [1024, 4096, 16_384] {
             let pages = 1 << 20;
-            assert!(cuts(pages, slot_pages).len() <= pages / slot_pages + 12, "slots of {slot_pages}");
+            assert!(slot_sizes(pages, slot_pages).len() <= pages / slot_pages + 12, "slots of {slot_pages}");
         }
     }
 }

@@ -393,10 +393,10 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         start: Instant,
         progress: &dyn Progress,
     ) -> Result<BatchTimes> {
-        outcome.left.sort_unstable();
+        outcome.unrestored.sort_unstable();
         // The CPU returns the exact error of a corrupt page. If it finds none, it has restored the page.
         let mut result = Ok(());
-        for run in outcome.left.chunk_by(|left, next| left.page + 1 == next.page) {
+        for run in outcome.unrestored.chunk_by(|left, next| left.page + 1 == next.page) {
             let first = run[0].page;
             let restored = self.cpu.restore(|page| from.get(page), first, &mut to[first..][..run.len()], &());
             let unsupported = run.iter().filter(|left| left.reason == UnrestoredReason::Unsupported).count();

@@ -14,7 +14,7 @@ use crate::lz4::sequences::ends_in_literals;
 use crate::zstd::constant_pages::word_of as zstd_word_of;
 use crate::zstd::frame::{FramePeek, PageFrame, content_checksum, peek_frame};
 use crate::zstd::frame_check::check_frame;
-use crate::zstd::libzstd::Context;
+use crate::zstd::libzstd::FrameDecoder;
 
 /// The agreement of a block with its description in an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,8 +170,8 @@ impl Block {
     pub(crate) fn decode(&self, window: &[u8], dictionary: &[u8], out: &mut [u8]) -> Result<usize> {
         let bytes = self.bytes(window);
         if self.format == Format::Zstd {
-            let mut context = Context::acquire().map_err(Error::Decoder)?;
-            return context.decode(bytes, out).map_err(|error| self.corrupt(error));
+            let mut decoder = FrameDecoder::acquire().map_err(Error::Decoder)?;
+            return decoder.decode(bytes, out).map_err(|error| self.corrupt(error));
         }
         if self.raw {
             let target = out.get_mut(..bytes.len());

@@ -11,8 +11,8 @@ use trueno_zram_core::{Page, is_zero};
 use crate::error::{Error, RegionProblem};
 use crate::gate::Gate;
 use crate::report::RestoreReport;
-use crate::states::UnitStates;
 use crate::uffd::{Progress, Userfaultfd};
+use crate::unit_states::UnitStates;
 
 /// The source of missing memory, the state of its units, and the userfaultfd that it is filled through.
 ///

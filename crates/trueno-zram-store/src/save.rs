@@ -52,7 +52,7 @@ impl Store {
             match part {
                 SnapshotPart::Holes(pages) => base.save(at..at + pages, &mut archive, codec)?,
                 SnapshotPart::Pages(batch) => {
-                    let batch = of_kind(kind, batch, codec)?;
+                    let batch = converted_to(kind, batch, codec)?;
                     codec.pool().install(|| archive.write_batch(&batch))?;
                 }
             }
@@ -99,7 +99,7 @@ impl BasePages<'_> {
 }
 
 /// Compresses pages that are held in another format than `kind` with `codec`. The rest of the batch stays as it is.
-fn of_kind(kind: PageKind, batch: CompressedBatch, codec: &mut dyn BatchCodec) -> Result<CompressedBatch> {
+fn converted_to(kind: PageKind, batch: CompressedBatch, codec: &mut dyn BatchCodec) -> Result<CompressedBatch> {
     let is_foreign = |held: PageKind| matches!(held, PageKind::Lz4 | PageKind::Zstd) && held != kind;
     let foreign: Vec<_> = batch.iter().filter(|page| is_foreign(page.kind())).collect();
     if foreign.is_empty() {
@@ -110,9 +110,9 @@ fn of_kind(kind: PageKind, batch: CompressedBatch, codec: &mut dyn BatchCodec) -
     let mut compressed = CompressedBatch::new();
     codec.compress_into(&pages, &mut compressed, &())?;
     let mut replaced = compressed.iter();
-    let mut of_kind = CompressedBatch::new();
+    let mut converted = CompressedBatch::new();
     for page in batch.iter() {
-        of_kind.push(if is_foreign(page.kind()) { replaced.next().unwrap_or(page) } else { page });
+        converted.push(if is_foreign(page.kind()) { replaced.next().unwrap_or(page) } else { page });
     }
-    Ok(of_kind)
+    Ok(converted)
 }

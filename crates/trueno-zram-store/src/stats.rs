@@ -153,16 +153,16 @@ impl Counter {
 impl ThreadCounters {
     /// Counts a page that the table now has in this form.
     pub(crate) fn count_added(&self, form: PageForm) {
-        self.count(form, 1);
+        self.add_pages_of_form(form, 1);
     }
 
     /// Counts a page that the table no longer has in this form.
     pub(crate) fn count_removed(&self, form: PageForm) {
-        self.count(form, 1u64.wrapping_neg());
+        self.add_pages_of_form(form, 1u64.wrapping_neg());
     }
 
-    /// Adds a number of pages modulo 2^64.
-    fn count(&self, form: PageForm, pages: u64) {
+    /// Adds pages of a form to the store's counters; a negative number as its complement.
+    fn add_pages_of_form(&self, form: PageForm, pages: u64) {
         match form {
             PageForm::Empty => return,
             PageForm::Fill(_) => self.same_pages.add(pages),

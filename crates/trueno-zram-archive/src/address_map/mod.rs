@@ -41,14 +41,14 @@
 //! The runs of a mapping cover it. Stored pages are in the archive in this order, without gaps. Untouched pages are not in
 //! the archive: in anonymous mappings they are zero pages, in others they are pages of the file. Unreadable pages are lost.
 
+mod decode;
 mod encode;
 mod plan;
-mod stored;
 
 use trueno_zram_core::PAGE_SIZE;
 
+pub use decode::{MappedRun, StoredMap, StoredMapping};
 pub use plan::{AddressError, AddressPlan, AddressSpan};
-pub use stored::{MappedRun, StoredMap, StoredMapping};
 
 /// The section's name in the archive's index.
 pub const SECTION: &str = "address-map";
@@ -302,7 +302,7 @@ impl Mapping {
         self.start.saturating_add(pages.saturating_mul(PAGE_SIZE as u64))
     }
 
-    /// Appends pages.
+    /// Appends pages of one state to the mapping.
     ///
     /// ```
     /// use trueno_zram_archive::address_map::{Flags, Mapping, PageState};

@@ -5,7 +5,7 @@ use std::ops::Range;
 use trueno_zram_core::PAGE_SIZE;
 
 use super::PageState;
-use super::stored::{MappedRun, StoredMap, StoredMapping};
+use super::decode::{MappedRun, StoredMap, StoredMapping};
 
 /// The parts of a range of addresses: the spans, one after the other, with the stored ones taken from `content` in order.
 ///

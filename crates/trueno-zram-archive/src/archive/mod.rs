@@ -2,7 +2,7 @@
 
 mod codec_pages;
 mod consecutive_pages;
-mod end;
+mod ends;
 pub(crate) mod group;
 mod groups;
 mod in_flight;
@@ -31,7 +31,7 @@ use crate::read_at::{ReadAt, file_len, read_part};
 use crate::stream::decoder::CpuPages;
 
 pub use codec_pages::CodecPages;
-pub(crate) use end::{ArchiveEnd, read_footer};
+pub(crate) use ends::{ArchiveEnd, read_footer};
 pub use groups::GroupTotals;
 use in_flight::InFlight;
 pub use proof::Verify;

@@ -8,8 +8,8 @@ use trueno_zram_core::{AlignedPages, PAGE_SIZE, Page};
 
 use crate::delta::PageArchive;
 use crate::error::{Error, Result};
+use crate::hashes::page_finder::{PageHashes, hash_group};
 use crate::hashes::page_hash::PageHash;
-use crate::hashes::page_hashes::{PageHashes, hash_group};
 use crate::index::layout::GROUP_PAGES;
 use crate::pages::Pages;
 

@@ -126,7 +126,7 @@ impl HashList {
         Some(run.first_page + (index - run.first_hash) as u64)
     }
 
-    /// Encodes the section: the lengths of runs of pages that are hashed and of zero pages by turns, then the hashes.
+    /// Encodes the section of page hashes: the lengths of runs of pages that are hashed and of zero pages by turns, then the hashes.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (mut bytes, mut at) = (vec![VERSION], 0);
         for (first_page, hashes) in self.runs().chain([(self.page_count, &[][..])]) {
@@ -144,7 +144,7 @@ impl HashList {
         bytes
     }
 
-    /// Decodes the section of an archive of this many pages.
+    /// Decodes the section of page hashes of an archive of this many pages.
     pub(crate) fn decode(bytes: Vec<u8>, page_count: u64) -> Option<Self> {
         let (&VERSION, mut rest) = bytes.split_first()? else { return None };
         let (mut list, mut hashed, mut zeros) = (Self::default(), 0usize, false);

@@ -214,7 +214,7 @@ impl BuiltIndex {
         })
     }
 
-    /// Returns the skippable frame, or `None` if it would be longer than such a frame can be.
+    /// Returns the index as a skippable frame, or `None` if it would be longer than such a frame can be.
     pub(crate) fn encode(&self, content_len: u64, frame_len: u64, sections: &[u8]) -> Option<Vec<u8>> {
         let footer = self.footer(content_len, frame_len, sections.len() as u64, xxh32(sections))?;
         let payload_len = u32::try_from(footer.index_len() - SKIPPABLE_HEAD_LEN).ok()?;

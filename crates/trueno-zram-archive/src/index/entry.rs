@@ -35,7 +35,7 @@ impl PageEntry {
         (form << FORM_SHIFT | len).to_le_bytes()
     }
 
-    /// Returns `None` for bytes that encode no entry of the format.
+    /// Decodes an index entry; `None` for bytes that encode no entry of the format.
     pub(crate) fn decode(bytes: [u8; 2], format: Format) -> Option<Self> {
         let value = u16::from_le_bytes(bytes);
         let len = value & LEN_MASK;

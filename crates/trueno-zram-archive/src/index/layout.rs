@@ -96,7 +96,7 @@ impl IndexFooter {
         bytes.try_into().expect("the fields add up to the footer's length")
     }
 
-    /// Returns `None` if the bytes are not a footer at all.
+    /// Decodes the footer of an index; `None` if the bytes are not a footer at all.
     pub(crate) fn decode(bytes: &[u8; FOOTER_LEN]) -> Result<Option<Self>> {
         if !bytes.ends_with(&FOOTER_MAGIC) {
             return Ok(None);

@@ -21,7 +21,7 @@ pub(crate) struct GroupTable {
 }
 
 impl GroupTable {
-    /// Reads the table. Memory grows with the records that were read and found in order, not with the number that the
+    /// Reads the table of groups. Memory grows with the records that were read and found in order, not with the number that the
     /// footer claims.
     pub(crate) fn read(file: &dyn ReadAt, footer: &IndexFooter, layout: &Layout, start: u64) -> Result<Self> {
         let disorder = || Error::index("its table is not in order");

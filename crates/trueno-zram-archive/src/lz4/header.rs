@@ -68,7 +68,7 @@ impl Lz4Header {
         if self.content_checksum { 8 } else { 4 }
     }
 
-    /// Returns the header with its magic number.
+    /// Returns the header of the LZ4 frame, with its magic number.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let size_number = (4..7).find(|number| block_size(*number) == Some(self.max_block_len)).unwrap_or(7);
         let flag = |set: bool, bit: u8| if set { bit } else { 0 };

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 use trueno_zram_core::cpu::{InstructionSet, restore_page};
 use trueno_zram_core::{BatchCodec, Error, Page, PageData, PageKind, Result, lz4};
 
-use crate::zstd::libzstd::Context;
+use crate::zstd::libzstd::FrameDecoder;
 
 /// Pages that one thread takes at a time; fewer are decoded on the calling thread.
 const CHUNK_PAGES: usize = 16;
@@ -55,10 +55,10 @@ impl CpuPages {
 
     fn decode(&self, blocks: &[PageData<'_>], pages: &mut [Page]) -> Result<()> {
         let chunk = |(number, (blocks, pages)): (usize, (&[PageData<'_>], &mut [Page]))| {
-            let mut context = None;
+            let mut decoder = None;
             for (index, (block, page)) in (number * CHUNK_PAGES..).zip(blocks.iter().zip(pages)) {
                 let in_page = |error| Error::InPage { index, error: Box::new(error) };
-                self.decode_one(*block, page, &mut context).map_err(in_page)?;
+                self.decode_one(*block, page, &mut decoder).map_err(in_page)?;
             }
             Ok(())
         };
@@ -68,16 +68,21 @@ impl CpuPages {
         blocks.par_chunks(CHUNK_PAGES).zip(pages.par_chunks_mut(CHUNK_PAGES)).enumerate().try_for_each(chunk)
     }
 
-    /// Restores a page. Zstandard uses the context, which is made on first use.
-    pub(crate) fn decode_one(&self, block: PageData<'_>, page: &mut Page, context: &mut Option<Context>) -> Result<()> {
+    /// Restores a page. Zstandard uses the decoder, which is made on first use.
+    pub(crate) fn decode_one(
+        &self,
+        block: PageData<'_>,
+        page: &mut Page,
+        decoder: &mut Option<FrameDecoder>,
+    ) -> Result<()> {
         if block.kind() != PageKind::Zstd {
             return restore_page(&self.codec, block, page);
         }
-        let context = match context {
-            Some(context) => context,
-            none => none.insert(Context::acquire()?),
+        let decoder = match decoder {
+            Some(decoder) => decoder,
+            none => none.insert(FrameDecoder::acquire()?),
         };
-        context.decode_page(block.bytes(), page)
+        decoder.decode_page(block.bytes(), page)
     }
 
     fn decode_each(&self, blocks: &[Option<PageData<'_>>], pages: &mut [Page]) -> Vec<bool> {

@@ -13,7 +13,7 @@ impl History {
         &self.0[self.0.len().saturating_sub(REACH)..]
     }
 
-    /// Appends content.
+    /// Appends content of the frame to its history.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         let kept = &bytes[bytes.len().saturating_sub(REACH)..];
         // Twice the reach is kept, so that small blocks do not move 64 KiB each.

@@ -10,7 +10,7 @@ use crate::lz4::constant_pages::{WORD_BLOCK_LEN, word_block, word_of, zero_block
 use crate::lz4::header::RAW_BLOCK_FLAG;
 use crate::zstd::constant_pages::{put_word, put_zeros as put_zero_frame, word_of_block};
 use crate::zstd::frame::{content_checksum, packed_frame_len, put_packed, put_raw, single_block};
-use crate::zstd::libzstd::{self, Context};
+use crate::zstd::libzstd::{self, FrameDecoder};
 
 impl Layout {
     /// Returns the entry of a page that is not zero.
@@ -171,7 +171,7 @@ fn content_of<'a>(page: PageData<'_>, plain: Option<&'a Page>, buffer: &'a mut P
     if let Some(plain) = plain {
         return Ok(plain);
     }
-    let decoded = Context::acquire().and_then(|mut context| context.decode_page(page.bytes(), buffer));
+    let decoded = FrameDecoder::acquire().and_then(|mut decoder| decoder.decode_page(page.bytes(), buffer));
     decoded.map_err(Error::Decoder)?;
     Ok(buffer)
 }

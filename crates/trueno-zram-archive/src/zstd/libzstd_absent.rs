@@ -9,10 +9,10 @@ use trueno_zram_core::Page;
 use crate::error::{Error, Result};
 use crate::stream::input::InputWindow;
 
-/// Stands in for a context of libzstd.
-pub(crate) struct Context(Infallible);
+/// Stands in for the decoder of whole frames.
+pub(crate) struct FrameDecoder(Infallible);
 
-impl Context {
+impl FrameDecoder {
     pub(crate) fn acquire() -> trueno_zram_core::Result<Self> {
         Err(unsupported())
     }
@@ -27,9 +27,9 @@ impl Context {
 }
 
 /// Stands in for a streaming decoder.
-pub(crate) struct ForeignDecoder(Infallible);
+pub(crate) struct StreamDecoder(Infallible);
 
-impl ForeignDecoder {
+impl StreamDecoder {
     pub(crate) fn new() -> Result<Self> {
         Err(Error::Decoder(unsupported()))
     }

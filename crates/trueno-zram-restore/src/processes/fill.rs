@@ -16,7 +16,7 @@ use crate::on_drop::OnDrop;
 use crate::options::OnDamage;
 use crate::read_intact::read_intact;
 use crate::report::notify_poisoned;
-use crate::states::UnitStates;
+use crate::unit_states::UnitStates;
 
 /// Units that are filled by one call. With more, a thread that reads just behind the fill faults less often, but the handler may
 /// have to wait longer for such a call: see `gate`.
@@ -58,7 +58,7 @@ impl FillQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the workers.
+    /// Starts the workers of the background fill.
     pub(super) fn start(&self) {
         self.lock().started = Some(Instant::now());
         self.changed.notify_all();

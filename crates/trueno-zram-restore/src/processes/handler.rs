@@ -19,7 +19,7 @@ use super::streams::Streams;
 use crate::error::Error;
 use crate::event::{Event, Events};
 use crate::lazy_memory::{Content, Stop};
-use crate::process::Process;
+use crate::process_handle::Process;
 use crate::report::{Notice, RestoreReport};
 use crate::wake::wait_for;
 

@@ -13,9 +13,9 @@ use super::layout::{Layout, UnitSpan};
 use super::run_progress::RunProgress;
 use crate::error::Error;
 use crate::lazy_memory::{Content, Filled, LazyMemory, Stop};
-use crate::process::Process;
-use crate::states::{AtomicBitSet, UnitStates};
+use crate::process_handle::Process;
 use crate::uffd::{PROBE_ADDRESS, Userfaultfd};
+use crate::unit_states::{AtomicBitSet, UnitStates};
 
 /// The time that processes may keep changing memory that has to be poisoned.
 const POISON_TIMEOUT: Duration = Duration::from_secs(10);

@@ -15,7 +15,7 @@ use super::memory::ProcessMemory;
 use crate::error::Error;
 use crate::on_drop::OnDrop;
 use crate::options::RestoreOptions;
-use crate::process::Process;
+use crate::process_handle::Process;
 use crate::report::{Notice, Notify, RestoreReport};
 use crate::uffd::Userfaultfd;
 use crate::wake::Wake;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::states::AtomicBitSet;
+use crate::unit_states::AtomicBitSet;
 
 /// Faults that workers know of. They fill what these wait for first.
 const URGENT: usize = 4;

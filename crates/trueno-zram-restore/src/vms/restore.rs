@@ -21,7 +21,7 @@ use crate::lazy_memory::LazyMemory;
 use crate::on_drop::OnDrop;
 use crate::options::RestoreOptions;
 use crate::report::{Notice, RestoreReport};
-use crate::states::UnitStates;
+use crate::unit_states::UnitStates;
 
 /// Restores VMs from one source of pages: several at the same time, each page when it is first touched.
 ///

@@ -10,7 +10,7 @@ use super::touches::TouchRecorder;
 use crate::error::Error;
 use crate::lazy_memory::{Content, Filled, LazyMemory, Stop};
 use crate::options::RestoreOptions;
-use crate::process::Process;
+use crate::process_handle::Process;
 use crate::report::Notify;
 use crate::uffd::PROBE_ADDRESS;
 

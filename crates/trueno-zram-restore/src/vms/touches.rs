@@ -7,7 +7,7 @@ use std::io::{self, BufRead, Read as _, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::Error;
-use crate::states::AtomicBitSet;
+use crate::unit_states::AtomicBitSet;
 
 const FORMAT: &str = "trueno-zram touches 1";
 /// 4 KiB pages per window.

@@ -19,7 +19,7 @@ use super::handshake::Handshake;
 use super::regions::{Region, Regions};
 use crate::error::Error;
 use crate::event::Events;
-use crate::process::{END_TIMEOUT, Process};
+use crate::process_handle::{END_TIMEOUT, Process};
 use crate::report::{Ending, Notice, Notify};
 use crate::uffd::{PROBE_ADDRESS, Userfaultfd};
 

@@ -93,7 +93,7 @@ pub struct Maintenance {
 }
 
 impl Maintenance {
-    /// Starts the thread. Without a codec it does not recompress.
+    /// Starts the maintenance thread of a store. Without a codec it does not recompress.
     ///
     /// # Errors
     /// [`Error::System`] if the thread cannot be started.

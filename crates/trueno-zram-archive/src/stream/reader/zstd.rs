@@ -14,7 +14,7 @@ use crate::stream::content::{ContentBatch, SpanRef};
 use crate::stream::frame::{FrameShape, FrameState};
 use crate::stream::inline::INLINE_BYTES;
 use crate::zstd::frame::{FrameHeader, FramePeek, MAX_HEADER_LEN};
-use crate::zstd::libzstd::ForeignDecoder;
+use crate::zstd::libzstd::StreamDecoder;
 
 impl<R: Read> FrameReader<'_, R> {
     /// Starts to read Zstandard frames of pages, or one other frame.
@@ -46,11 +46,11 @@ impl<R: Read> FrameReader<'_, R> {
             self.announced_len = parsed.content_size;
         }
         header.content_size = parsed.content_size;
-        let foreign = match &mut self.foreign {
-            Some(foreign) => foreign,
-            none => none.insert(ForeignDecoder::new()?),
+        let decoder = match &mut self.stream_decoder {
+            Some(decoder) => decoder,
+            none => none.insert(StreamDecoder::new()?),
         };
-        foreign.start()?;
+        decoder.start()?;
         self.summary.frames += 1;
         self.frame = Some(FrameState::new(at, content_start, header, FrameShape::Foreign, None));
         Ok(())
@@ -59,10 +59,10 @@ impl<R: Read> FrameReader<'_, R> {
     /// Decodes more of a Zstandard frame of any form; returns `true` if the batch is full.
     pub(super) fn decode_foreign(&mut self, out: &mut ContentBatch) -> Result<bool> {
         let frame = self.frame.as_mut().expect("a frame is being read");
-        let foreign = self.foreign.as_mut().expect("made with the frame");
+        let decoder = self.stream_decoder.as_mut().expect("made with the frame");
         let start = out.extra.len();
         let limit = self.batch_bytes.max(INLINE_BYTES);
-        let decoded = foreign.decode(&mut self.input, frame.at, &mut out.extra, limit);
+        let decoded = decoder.decode(&mut self.input, frame.at, &mut out.extra, limit);
         if decoded.is_err() && self.damage.is_none() {
             // The checksum comes last: what was decoded since the last batch may be wrong.
             out.extra.truncate(start);

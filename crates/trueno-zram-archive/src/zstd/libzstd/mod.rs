@@ -1,10 +1,10 @@
 //! All calls of libzstd. Without the feature `zstd`, `libzstd_absent.rs` takes the place of this module.
 
-mod context;
-mod foreign;
+mod frame_decoder;
+mod stream_decoder;
 
-pub(crate) use context::Context;
-pub(crate) use foreign::ForeignDecoder;
+pub(crate) use frame_decoder::FrameDecoder;
+pub(crate) use stream_decoder::StreamDecoder;
 
 use trueno_zram_core::{Error, Result};
 

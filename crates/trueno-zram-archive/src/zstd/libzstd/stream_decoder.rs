@@ -1,4 +1,4 @@
-//! Frames of other encoders, of any form: libzstd's streaming decoder over the window on the input.
+//! Decodes Zstandard frames of other encoders, of any form, as they come in: libzstd's streaming decoder.
 
 use std::io::Read;
 
@@ -12,12 +12,12 @@ const STEP_BYTES: usize = 128 << 10;
 
 const WITHIN: &str = "a Zstandard frame";
 
-/// A decoder for one frame after the other.
-pub(crate) struct ForeignDecoder {
+/// A streaming decoder for one frame after the other, over the window on the input.
+pub(crate) struct StreamDecoder {
     context: DCtx<'static>,
 }
 
-impl ForeignDecoder {
+impl StreamDecoder {
     pub(crate) fn new() -> Result<Self> {
         let failed = || trueno_zram_core::Error::ZstdFailed { reason: "out of memory".to_owned() };
         DCtx::try_create().map(|context| Self { context }).ok_or_else(|| Error::Decoder(failed()))

@@ -1,4 +1,4 @@
-//! Contexts of libzstd for whole frames in memory.
+//! Decodes whole Zstandard frames in memory, with contexts of libzstd that threads share.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,10 +8,10 @@ use zstd::bulk::Decompressor;
 /// Contexts that no thread uses: as many as were in use at the same time. One takes 160 KB and some microseconds to make.
 static IDLE: Mutex<Vec<Decompressor<'static>>> = Mutex::new(Vec::new());
 
-/// A context on loan, which goes back when it is dropped.
-pub(crate) struct Context(Option<Decompressor<'static>>);
+/// A decoder of frames: a context on loan, which goes back when it is dropped.
+pub(crate) struct FrameDecoder(Option<Decompressor<'static>>);
 
-impl Context {
+impl FrameDecoder {
     /// Takes an idle context, or makes one.
     pub(crate) fn acquire() -> Result<Self> {
         let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -41,7 +41,7 @@ impl Context {
     }
 }
 
-impl Drop for Context {
+impl Drop for FrameDecoder {
     fn drop(&mut self) {
         if let Some(context) = self.0.take() {
             IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(context);
@@ -58,8 +58,8 @@ mod tests {
         for (len, is_page) in [(PAGE_SIZE - 1, false), (PAGE_SIZE, true), (PAGE_SIZE + 1, false)] {
             let frame = zstd::bulk::compress(&vec![7; len], 1).expect("it compresses");
             let mut page = [0xff; PAGE_SIZE];
-            let mut context = Context::acquire().expect("there is memory");
-            assert_eq!(context.decode_page(&frame, &mut page).is_ok(), is_page, "{len} bytes");
+            let mut decoder = FrameDecoder::acquire().expect("there is memory");
+            assert_eq!(decoder.decode_page(&frame, &mut page).is_ok(), is_page, "{len} bytes");
         }
     }
 }

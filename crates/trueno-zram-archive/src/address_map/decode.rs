@@ -1,4 +1,4 @@
-//! An address map as an archive stores it: checked once, then decoded as it is walked.
+//! Decodes the address map that an archive stores: checked once, then decoded as it is walked.
 
 use trueno_zram_core::PAGE_SIZE;
 

@@ -39,8 +39,8 @@ use clap::{CommandFactory, FromArgMatches};
 
 use args::{Cli, Command, lz4_compat, version};
 use commands::{
-    bench, completions, compress, control, criu, decompress, extract, flatten, info, inspect, man, restore_uffd,
-    selftest, serve, snapshot, test,
+    bench, completions, compress, control, criu, decompress, extract, flatten, info, inspect, man, restore, selftest,
+    serve, snapshot, test,
 };
 use failure::Failure;
 use print::{json, messages, stdout};
@@ -98,7 +98,7 @@ fn run(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Stat(args) => control::stat(args, global),
         Command::Save(args) => control::save(args, global),
         Command::Load(args) => control::load(args, global),
-        Command::Restore(args) => restore_uffd::run(args, global),
+        Command::Restore(args) => restore::run(args, global),
         Command::Criu(args) => criu::run(args, global),
         Command::Completions(args) => completions::run(args, global),
         Command::Man(args) => man::run(args, global),

@@ -12,8 +12,8 @@ use std::thread::available_parallelism;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    bench, completions, compress, control, criu, decompress, extract, flatten, info, inspect, man, restore_uffd,
-    selftest, serve, snapshot, test,
+    bench, completions, compress, control, criu, decompress, extract, flatten, info, inspect, man, restore, selftest,
+    serve, snapshot, test,
 };
 
 /// The two forms of a command line, aligned as `--help` prints them.
@@ -117,7 +117,7 @@ pub(crate) enum Command {
     Stat(control::StatArgs),
     Save(control::SaveArgs),
     Load(control::LoadArgs),
-    Restore(restore_uffd::Args),
+    Restore(restore::Args),
     Criu(criu::Args),
     Completions(completions::Args),
     Man(man::Args),

@@ -34,7 +34,7 @@ impl Check {
         Self { name: name.into(), run: Box::new(run) }
     }
 
-    /// Runs it. A panic is a failure like any other.
+    /// Runs the check. A panic is a failure like any other.
     pub(crate) fn run(self) -> Outcome {
         let begun = Instant::now();
         let proof = catch_unwind(AssertUnwindSafe(self.run)).unwrap_or_else(|panic| {

@@ -78,7 +78,7 @@ struct BenchReport<'a> {
     document: &'a Document,
 }
 
-/// Runs the command.
+/// Runs `trueno-zram bench`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     needed_files::check_stdout(&args.files, global)?;
     args.html.as_ref().map_or(Ok(()), |html| needed_files::check_inputs(html, &args.files))?;

@@ -20,7 +20,7 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-/// Runs the command.
+/// Runs `trueno-zram completions`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     json::refuse(global, "completions")?;
     let mut script = Vec::new();

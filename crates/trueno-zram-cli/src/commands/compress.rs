@@ -74,7 +74,7 @@ impl Args {
 /// Pages whose hashes an archive can hold. Zero pages have none.
 const MAX_HASHED_PAGES: u64 = 1 << 26;
 
-/// Runs the command.
+/// Runs `trueno-zram compress`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     args.files.check(global)?;
     args.files.check_targets(|input| Ok(args.output_name(input)))?;

@@ -63,7 +63,7 @@ struct DecompressArgs {
     keep: bool,
 }
 
-/// Runs the command.
+/// Runs `trueno-zram criu`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     match &args.action {
         Action::LazyPages(args) => lazy_pages::run(args, global),

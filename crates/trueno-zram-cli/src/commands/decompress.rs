@@ -57,7 +57,7 @@ impl Args {
     }
 }
 
-/// Runs the command.
+/// Runs `trueno-zram decompress`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     args.files.check(global)?;
     args.files.check_targets(files::restored_name)?;

@@ -124,7 +124,7 @@ struct ExtractReport<'a> {
 
 const COMMAND: &str = "extract";
 
-/// Runs the command.
+/// Runs `trueno-zram extract`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let target = files::single_target(args.output.as_deref().unwrap_or(Path::new("-")), global)?;
     if global.json {

@@ -98,7 +98,7 @@ impl PageSource for ArchiveSource {
     }
 }
 
-/// Runs the command.
+/// Runs `trueno-zram flatten`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let target = files::single_target(&args.output, global)?;
     if global.json {

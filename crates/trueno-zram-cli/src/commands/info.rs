@@ -32,7 +32,7 @@ struct InfoReport<'a> {
     error_kind: Option<FailureKind>,
 }
 
-/// Runs the command.
+/// Runs `trueno-zram info`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let measure = if args.measure { Measure::Bandwidth } else { Measure::Nothing };
     let machine = Machine::look(measure);

@@ -59,13 +59,13 @@ const CONTENT_PER_FILE_BYTE: u64 = 255;
 
 /// The position of a file among those shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum FilePosition {
     First,
     /// With an empty line before it.
     Later,
 }
 
-impl Order {
+impl FilePosition {
     /// Prints the text of a file.
     fn print(self, describe: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
         stdout::print(|out| {
@@ -75,22 +75,28 @@ impl Order {
     }
 }
 
-/// Runs the command.
+/// Runs `trueno-zram inspect`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     needed_files::check_stdout(&args.files, global)?;
     let mut engine = Engine::choose(global)?;
-    let mut order = Order::First;
+    let mut position = FilePosition::First;
     files::for_each(&args.files, COMMAND, global, |path| {
-        inspect(path, args, global, &mut engine, std::mem::replace(&mut order, Order::Later))
+        inspect(path, args, global, &mut engine, std::mem::replace(&mut position, FilePosition::Later))
     })
 }
 
-fn inspect(path: &Path, args: &Args, global: &Global, engine: &mut Engine, order: Order) -> Result<(), Failure> {
+fn inspect(
+    path: &Path,
+    args: &Args,
+    global: &Global,
+    engine: &mut Engine,
+    position: FilePosition,
+) -> Result<(), Failure> {
     let input = Input::open(path)?;
     if let Some(chain) = args.bases.open_delta(path, &input)? {
-        return inspect_delta(&input, &chain, args, global, engine, order);
+        return inspect_delta(&input, &chain, args, global, engine, position);
     }
-    let findings = engine.pool().install(|| look(input, args, engine))?;
+    let findings = engine.pool().install(|| survey_input(input, args, engine))?;
     if let Some(note) = findings.note.as_ref().filter(|_| !global.quiet) {
         messages::problem(format_args!("{}: {note}", findings.name));
     }
@@ -102,7 +108,7 @@ fn inspect(path: &Path, args: &Args, global: &Global, engine: &mut Engine, order
         return json::print(global, COMMAND, &findings.to_json());
     }
     let ranges = if args.ranges { Ranges::All } else { Ranges::Largest };
-    order.print(|out| findings.describe(out, Style::of_stdout(), ranges))
+    position.print(|out| findings.describe(out, Style::of_stdout(), ranges))
 }
 
 /// Shows a delta.
@@ -112,7 +118,7 @@ fn inspect_delta(
     args: &Args,
     global: &Global,
     engine: &Engine,
-    order: Order,
+    position: FilePosition,
 ) -> Result<(), Failure> {
     NeededFiles::of_base(chain.bases()).check_stdout(global)?;
     let archive = &chain.archive;
@@ -146,10 +152,10 @@ fn inspect_delta(
     if global.json {
         return json::print(global, COMMAND, &findings);
     }
-    order.print(|out| findings.describe(out, Style::of_stdout()))
+    position.print(|out| findings.describe(out, Style::of_stdout()))
 }
 
-fn look(input: Input, args: &Args, engine: &mut Engine) -> Result<Findings, Failure> {
+fn survey_input(input: Input, args: &Args, engine: &mut Engine) -> Result<Findings, Failure> {
     let name = input.name.clone();
     let head = head(input.file()).map_err(|e| Failure::io(&name, &e))?;
     let magic = head.first_chunk();
@@ -343,7 +349,7 @@ fn of_stream(
     let mut batch = ContentBatch::new();
     let (mut data_bytes, mut cut_off) = (0, false);
     while !cut_off && reader.read_batch(&mut batch).map_err(|e| input_failure(name, e))? {
-        data_bytes += take(&mut surveyor, &batch).map_err(|e| Failure::at(name, e))?;
+        data_bytes += survey_batch(&mut surveyor, &batch).map_err(|e| Failure::at(name, e))?;
         let file_bytes = input_len.unwrap_or(reader.summary().input_len);
         cut_off = data_bytes > MIN_CONTENT_LIMIT_BYTES + file_bytes.saturating_mul(CONTENT_PER_FILE_BYTE);
     }
@@ -357,7 +363,7 @@ fn of_stream(
 }
 
 /// Surveys a batch. Returns how many of its bytes had to be looked at.
-fn take(surveyor: &mut Surveyor<'_>, batch: &ContentBatch) -> Result<u64, trueno_zram_core::Error> {
+fn survey_batch(surveyor: &mut Surveyor<'_>, batch: &ContentBatch) -> Result<u64, trueno_zram_core::Error> {
     batch.spans().try_fold(0, |data_bytes, span| match span {
         ContentSpan::Data(bytes) => surveyor.bytes(bytes).map(|()| data_bytes + bytes.len() as u64),
         ContentSpan::Zeros(len_bytes) => surveyor.zeros(len_bytes).map(|()| data_bytes),

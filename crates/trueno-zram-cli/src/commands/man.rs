@@ -23,7 +23,7 @@ pub(crate) struct Args {
 /// Sections that the command line's own text does not have.
 const MORE: &str = include_str!("man/sections.roff");
 
-/// Runs the command.
+/// Runs `trueno-zram man`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     json::refuse(global, "man")?;
     let mut command = Cli::command().disable_help_subcommand(true);

@@ -41,7 +41,7 @@ struct SelftestReport<'a> {
     checks: &'a [Outcome],
 }
 
-/// Runs the command.
+/// Runs `trueno-zram selftest`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let mut chosen = checks::all();
     if let Some(only) = &args.only {

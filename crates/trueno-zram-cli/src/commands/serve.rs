@@ -112,7 +112,7 @@ struct Ready {
     ublk: Option<String>,
 }
 
-/// Runs the command.
+/// Runs `trueno-zram serve`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.keeper {
         return run_keeper(path, global);

@@ -169,7 +169,7 @@ impl PageSource for ProcessSource<'_> {
     }
 }
 
-/// Runs the command.
+/// Runs `trueno-zram snapshot`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let begun = Instant::now();
     let target = files::single_target(&args.output, global)?;

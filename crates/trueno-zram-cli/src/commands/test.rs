@@ -29,7 +29,7 @@ pub(crate) struct Args {
     bases: BasesArgs,
 }
 
-/// Runs the command.
+/// Runs `trueno-zram test`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if global.json {
         needed_files::check_stdout(&files::inputs(&args.files)?, global)?;

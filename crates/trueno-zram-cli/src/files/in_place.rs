@@ -48,7 +48,7 @@ pub(crate) fn fill_file(
             bases.check_stdout(global)?;
         }
     }
-    let _on_signal = SayPartlyFilled::new(name);
+    let _on_signal = PartlyFilledNotice::new(name);
     let mut sink = ExistingFile::new(file, name, content_len)?;
     let progress = Progress::start(global, &input.name, None);
     let restored = match restore::restore_whole(source, &mut sink, engine, global, &progress) {
@@ -69,9 +69,9 @@ pub(crate) fn fill_file(
 }
 
 /// Prints that the file is partly filled if a signal ends the process: other threads still write, so the content cannot be dropped.
-struct SayPartlyFilled(ActionId);
+struct PartlyFilledNotice(ActionId);
 
-impl SayPartlyFilled {
+impl PartlyFilledNotice {
     fn new(name: &str) -> Self {
         let name = name.to_owned();
         Self(signals::hold_off().add(move || {
@@ -80,7 +80,7 @@ impl SayPartlyFilled {
     }
 }
 
-impl Drop for SayPartlyFilled {
+impl Drop for PartlyFilledNotice {
     fn drop(&mut self) {
         signals::hold_off().remove(&self.0);
     }

@@ -210,7 +210,7 @@ pub(crate) fn for_each(
 ) -> Result<ExitCode, Failure> {
     let mut code = None;
     for file in inputs(files)? {
-        match json::tracked(global, command, &file, work(&file)) {
+        match json::report_failure_of(global, command, &file, work(&file)) {
             Ok(()) => {}
             Err(failure @ Failure::Failed { .. }) => code = Some(failure.report()),
             // Nothing more can be written. An earlier failure still shows in the exit code.

@@ -123,7 +123,7 @@ fn print_failure(global: &Global, command: &str, file: Option<&str>, failure: &F
 }
 
 /// Returns the result of `command` for one file, after printing it if it is a failure and `--json` asks for it.
-pub(crate) fn tracked<T>(
+pub(crate) fn report_failure_of<T>(
     global: &Global,
     command: &str,
     file: &Path,

@@ -68,7 +68,7 @@ impl MapsLine {
     }
 
     /// Returns `true` for ranges of the kernel itself: `[vvar]`, `[vvar_vclock]`, `[vdso]`, `[vsyscall]`, `[uprobes]`.
-    pub(crate) fn is_the_kernels(&self) -> bool {
+    pub(crate) fn belongs_to_kernel(&self) -> bool {
         ["[vvar", "[vdso]", "[vsyscall]", "[uprobes]"].iter().any(|name| self.name.starts_with(name))
     }
 }
@@ -97,10 +97,10 @@ mod tests {
     #[test]
     fn the_kernels_own_ranges_are_known() {
         for name in ["[vvar]", "[vvar_vclock]", "[vvar_lsm]", "[vdso]", "[vsyscall]"] {
-            assert!(line(&format!("1000-2000 r--p 00000000 00:00 0   {name}")).is_the_kernels(), "{name}");
+            assert!(line(&format!("1000-2000 r--p 00000000 00:00 0   {name}")).belongs_to_kernel(), "{name}");
         }
-        assert!(!line("1000-2000 rw-p 00000000 00:00 0   [heap]").is_the_kernels());
-        assert!(!line("1000-2000 rw-p 00000000 00:00 0   [anon:v8]").is_the_kernels());
+        assert!(!line("1000-2000 rw-p 00000000 00:00 0   [heap]").belongs_to_kernel());
+        assert!(!line("1000-2000 rw-p 00000000 00:00 0   [anon:v8]").belongs_to_kernel());
     }
 
     #[test]

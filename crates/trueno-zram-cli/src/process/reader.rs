@@ -130,7 +130,7 @@ impl<'a, S: MemorySource> MemoryReader<'a, S> {
     /// Returns the selection of a range's pages; `None` if the range is left out.
     fn wanted(&self, line: &MapsLine) -> Option<Wanted> {
         match self.selection {
-            _ if line.is_the_kernels() || line.is_shared() => None,
+            _ if line.belongs_to_kernel() || line.is_shared() => None,
             _ if line.is_anonymous() => Some(Wanted::Touched),
             Selection::AllPrivate => Some(Wanted::Own),
             Selection::Anonymous => None,
@@ -181,7 +181,7 @@ impl<'a, S: MemorySource> MemoryReader<'a, S> {
             let bytes = line.end - line.start;
             let Some(wanted) = self.wanted(&line) else {
                 match line {
-                    line if line.is_the_kernels() => {}
+                    line if line.belongs_to_kernel() => {}
                     line if line.is_shared() => self.left.shared_bytes += bytes,
                     _ => self.left.file_bytes += bytes,
                 }

@@ -94,7 +94,7 @@ impl<'a> Surveyor<'a> {
         self.bytes(&ZEROS[..rest])
     }
 
-    /// Ends the content. Its last page may be shorter.
+    /// Surveys what is left, including a last page that may be shorter.
     pub(crate) fn finish(&mut self) -> Result<(), Error> {
         let tail_bytes = self.filled_bytes % PAGE_SIZE;
         let whole = self.filled_bytes / PAGE_SIZE;

@@ -11,7 +11,7 @@ use trueno_zram_restore::{Notice, RestoreOptions};
 
 use super::failure;
 use crate::args::Global;
-use crate::commands::restore_uffd::{Damage, say_end};
+use crate::commands::restore::{Damage, say_end};
 use crate::failure::Failure;
 use crate::files::delta::BasesArgs;
 use crate::machine::descriptors;
@@ -55,7 +55,7 @@ pub(crate) struct Args {
     bases: BasesArgs,
 }
 
-/// Runs the command.
+/// Runs `trueno-zram criu lazy-pages`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     // Each process takes two, and each child that it forks one.
     descriptors::raise_limit();

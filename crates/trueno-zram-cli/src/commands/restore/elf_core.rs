@@ -13,7 +13,7 @@ use trueno_zram_archive::{PageArchive, Pages};
 use trueno_zram_core::{PAGE_SIZE, Page};
 use trueno_zram_io::{ArchiveChain, Operation, Output, OutputOptions};
 
-use super::restore_uffd::Args;
+use super::Args;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::files::{

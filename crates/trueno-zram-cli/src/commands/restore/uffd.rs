@@ -1,126 +1,24 @@
-//! `trueno-zram restore`: its arguments, and `--uffd`: VMs that run while their memory is restored.
+//! `trueno-zram restore --uffd`: VMs that run while their memory is restored.
 
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
-use serde::Serialize;
 use trueno_zram_io::UnixSocket;
-use trueno_zram_restore::{Ending, Error, LazyRestore, Notice, OnDamage, RestoreOptions, RestoreReport, Touches};
+use trueno_zram_restore::{Ending, Error, LazyRestore, Notice, RestoreOptions, Touches};
 
-use super::restore_core;
-use crate::args::{Global, parse_whole, ranges::parse_number};
+use super::{Args, COMMAND, say_end};
+use crate::args::Global;
 use crate::failure::Failure;
-use crate::files::{
-    delta::BasesArgs,
-    needed_files::{self, NeededFiles},
-    restore::open_failure,
-};
+use crate::files::{needed_files::NeededFiles, restore::open_failure};
 use crate::machine::descriptors;
 use crate::print::{json, messages, quantity, report};
 use crate::signals;
-
-/// Run VMs from an archive of their memory, or turn it into a core file.
-///
-/// --elf-core writes a core file of a process snapshot, which gdb opens: with registers if it was taken with --stop, and with the
-/// data of programs and libraries if with --all-private.
-///
-/// --uffd listens on a Unix socket for VMMs that speak Firecracker's protocol for page fault handlers: snapshot/load with the memory
-/// backend `Uffd` and the path of the socket. The archive is the snapshot's memory file, made by `compress`. Several VMs can
-/// be restored from it, at the same time and one after the other.
-///
-/// Pages near a fault are restored with it. In the background all memory is restored, and the VM then needs trueno-zram no
-/// longer. Memory that a balloon gives back comes back as zeros. A page that is damaged never shows other bytes to the guest.
-///
-/// A VMM whose memory is not complete is ended (SIGKILL) if it cannot be served: on an error, when trueno-zram is ended by
-/// a signal, and if it still waits when no more VMs are served. If trueno-zram itself is killed by SIGKILL or crashes, the VMM waits
-/// for ever: end both together. The VMM itself should connect: of the memory of another process, what is missing is poisoned.
-///
-/// --uffd runs until it is ended by a signal, or with --vms N until N VMs have ended.
-#[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("mode").required(true))]
-pub(crate) struct Args {
-    /// The archive of the memory, or a delta.
-    #[arg(value_name = "ARCHIVE")]
-    pub(super) archive: PathBuf,
-    /// Serve VMs. The socket to listen on; it is created, and only its owner may connect.
-    #[arg(long, value_name = "SOCKET", group = "mode")]
-    uffd: Option<PathBuf>,
-    /// Write a core file.
-    #[arg(long, requires = "output", group = "mode")]
-    elf_core: bool,
-    /// The core file; `-` is standard output.
-    #[arg(short, long, value_name = "FILE", requires = "elf_core")]
-    output: Option<PathBuf>,
-    #[command(flatten)]
-    pub(super) bases: BasesArgs,
-    /// End after this many VMs. Connections that send nothing in time do not count, and do not change the exit code.
-    #[arg(long, value_name = "N", value_parser = parse_whole::<NonZeroUsize>)]
-    vms: Option<NonZeroUsize>,
-    /// Restore only what is touched, and what --prefetch names.
-    #[arg(long)]
-    no_fill: bool,
-    /// The block around a fault that is restored with it; 0 for the page alone.
-    #[arg(long, value_name = "BYTES", value_parser = parse_number, default_value = "64K")]
-    around: u64,
-    /// Microseconds to look for the next fault before sleeping. Waking up takes some 40 us on an idle core.
-    #[arg(long, value_name = "US", value_parser = parse_whole::<u64>, default_value = "500")]
-    spin: u64,
-    /// The treatment of a VM that touches a damaged page.
-    #[arg(long, value_enum, default_value_t = Damage::Poison)]
-    on_damage: Damage,
-    /// Write the order in which VMs first touch their memory to FILE. Implies --no-fill.
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
-    /// Restore what FILE lists first. It may be the one of --record, which then keeps its lines.
-    #[arg(long, value_name = "FILE")]
-    prefetch: Option<PathBuf>,
-    /// Read the archive into memory first: no fault waits for a disk, and the file may change meanwhile.
-    #[arg(long)]
-    in_memory: bool,
-    /// Restore from an archive without block checksums, whose damage would not be noticed; overwrite the core file.
-    #[arg(short, long)]
-    pub(super) force: bool,
-}
-
-/// The treatment of damaged pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Damage {
-    /// The access fails as on broken memory; the VM or process is ended where the kernel cannot do that (before Linux 6.6).
-    Poison,
-    /// The VM or process is ended.
-    Kill,
-}
-
-impl From<Damage> for OnDamage {
-    fn from(damage: Damage) -> Self {
-        match damage {
-            Damage::Poison => Self::Poison,
-            Damage::Kill => Self::Kill,
-        }
-    }
-}
-
-/// The JSON object of a VM, or of processes.
-#[derive(Debug, Serialize)]
-struct RestoreObject<'a> {
-    file: &'a str,
-    memory_bytes: u64,
-    faults: u64,
-    copied_bytes: u64,
-    zero_bytes: u64,
-    removed_bytes: u64,
-    poisoned: u64,
-    complete: bool,
-}
-
-const COMMAND: &str = "restore";
 
 /// Descriptors of a VM: its connection, its process, its userfaultfd, an event, and a file in `/proc` for a moment.
 const VM_DESCRIPTORS: usize = 5;
@@ -128,19 +26,8 @@ const VM_DESCRIPTORS: usize = 5;
 /// touches, and one to spare.
 const OTHER_DESCRIPTORS: usize = 8;
 
-/// Runs the command.
-pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
-    if global.json {
-        needed_files::check_stdout(std::slice::from_ref(&args.archive), global)?;
-    }
-    match (&args.uffd, &args.output) {
-        (Some(socket), _) => serve_vms(args, socket, global),
-        (_, Some(output)) => restore_core::run(args, output, global),
-        (None, None) => Err(Failure::usage("give --uffd or --elf-core")),
-    }
-}
-
-fn serve_vms(args: &Args, path: &Path, global: &Global) -> Result<ExitCode, Failure> {
+/// Serves VMs that connect to the socket at `path`.
+pub(super) fn run(args: &Args, path: &Path, global: &Global) -> Result<ExitCode, Failure> {
     let name = args.archive.display().to_string();
     let restore = Arc::new(prepare(args, global, &name)?);
     // From here on a signal ends the VMs, rather than leave them waiting: those, too, that connect as soon as they can.
@@ -167,7 +54,7 @@ fn serve_vms(args: &Args, path: &Path, global: &Global) -> Result<ExitCode, Fail
             }
             say_end(global, COMMAND, &format!("{name}: the VM has ended"), &name, &done)
         });
-        if let Err(failure) = json::tracked(global, COMMAND, &args.archive, ended) {
+        if let Err(failure) = json::report_failure_of(global, COMMAND, &args.archive, ended) {
             failure.report();
             failed.store(true, Ordering::Relaxed);
         }
@@ -287,27 +174,4 @@ fn notices(global: &Global, name: &str) -> impl Fn(Notice<'_>) + Send + Sync + u
         }
         _ => {}
     }
-}
-
-pub(super) fn say_end(
-    global: &Global,
-    command: &'static str,
-    ended: &str,
-    file: &str,
-    done: &RestoreReport,
-) -> Result<(), Failure> {
-    let RestoreReport { memory_bytes, faults, copied_bytes, zero_bytes, removed_bytes, poisoned, complete, .. } = *done;
-    report::say(
-        global,
-        &format!(
-            "{ended}: {} faults, {} copied, {} zeros of {}",
-            quantity::count(faults),
-            quantity::bytes(copied_bytes),
-            quantity::bytes(zero_bytes),
-            quantity::bytes(memory_bytes)
-        ),
-    );
-    let report =
-        RestoreObject { file, memory_bytes, faults, copied_bytes, zero_bytes, removed_bytes, poisoned, complete };
-    json::print(global, command, &report)
 }

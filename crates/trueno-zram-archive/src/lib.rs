@@ -1,10 +1,11 @@
 //! Page archives: standard LZ4 and Zstandard files of 4 KiB pages, with an index for random access.
 //!
 //! Every LZ4 tool decompresses an archive of the LZ4 format, every Zstandard tool one of the Zstandard format, and each
-//! page can be read alone. Readers know the format by the file.
+//! page can be read alone. Readers recognize the format by the content of the file, not by its name.
 //!
 //! - [`compress`] turns a stream of bytes into an archive; [`Archive`] reads its pages.
-//! - [`ArchiveWriter`] writes an archive from batches that were compressed elsewhere, runs of zeros and a tail.
+//! - [`ArchiveWriter`] writes an archive from batches that were compressed elsewhere, runs of zero pages, and a last page that
+//!   may be shorter.
 //! - [`FrameReader`] streams archives and all other .lz4 and .zst files.
 //! - [`DeltaWriter`] stores only the pages in which an image differs from another archive; [`Delta`] reads them, and
 //!   [`PageArchive`] is either of the two. `ArchiveOpener` of the crate `trueno-zram-io` finds the bases of deltas.

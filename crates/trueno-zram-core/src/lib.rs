@@ -37,10 +37,10 @@
 //!
 //! # The form of compressed pages
 //!
-//! A page that repeats one word is held as that word ([`PageKind::SameFilled`]). A page that shrinks is held as an LZ4
-//! block or a Zstandard frame. Any other page is held unchanged ([`PageKind::Raw`]). No page takes more than
-//! [`PAGE_SIZE`] bytes. Blocks and frames are standard: `LZ4_decompress_safe`, `ZSTD_decompress` and every other decoder
-//! of these formats can read them.
+//! A page that repeats one 8-byte word is held as that word ([`PageKind::SameFilled`]). A page that shrinks is held as
+//! an LZ4 block or a Zstandard frame. Any other page is held unchanged ([`PageKind::Raw`]). No page takes more than
+//! [`PAGE_SIZE`] bytes. Blocks and frames are standard: `LZ4_decompress_safe`, `ZSTD_decompress` and every other
+//! decoder of these formats can read them.
 //!
 //! # Untrusted input
 //!

@@ -15,7 +15,8 @@
 //! std::fs::write(&image, vec![7; 100_000])?;
 //! let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build()?;
 //!
-//! // A file to an archive, with a codec per thread. `None`: the new file gets no permissions and times of another.
+//! // A file to an archive, with a codec per thread. The second argument of `create`, and that of `finish`, is the metadata of the
+//! // file whose permissions and times the new file gets; with `None` it has those of any new file.
 //! let source = Input::open(&image)?.into_pages();
 //! let output = Output::create(&OutputTarget::Path(archive.clone()), None, OutputOptions::default())?;
 //! let options = WriteOptions::default().with_content_len(source.len_bytes());
@@ -32,13 +33,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Archives in
+//! # Reading archives
 //! - [`ArchiveOpener`] opens archives and deltas by path, and finds the bases of deltas.
 //! - [`restore`] restores any .lz4 or .zst file, [`restore_pages`] an archive or a delta that is open already,
 //!   [`restore_ranges`] parts of it, and [`salvage`] the intact parts of a damaged file. Content goes to a [`Sink`].
 //! - [`MappedFile`] reads archives page by page, without a system call for each.
 //!
-//! # Archives out
+//! # Writing archives
 //! - [`compress`] turns a [`PageSource`] into an archive, and [`compress_delta`] into a delta, which holds only the pages that a
 //!   base does not have.
 //! - [`Input`] opens a file, a device or a pipe; [`FileSource`] reads it as pages.
@@ -51,9 +52,10 @@
 //! - [`interrupt`] removes temporary files before a signal ends the process.
 //!
 //! # Threads
-//! Pipelines run on the thread pool of the caller, which [`Workers`] holds together with an [`Observer`]. With a GPU, as many
-//! lanes run on threads of their own, since its compressor may need the pool, and one more thread drives the GPU. Restoring a
-//! stream takes one more thread that writes. A [`Timeline`] records the time that threads spend per stage.
+//! Pipelines run on the thread pool of the caller, which [`Workers`] holds together with an [`Observer`]. With a GPU, lanes
+//! run on as many additional threads, since its compressor may need the pool; one more thread drives the GPU, and three
+//! more allocate its memory. Restoring a stream takes one more thread that writes. A [`Timeline`] records the time that
+//! threads spend per stage.
 #![deny(unsafe_code)]
 
 mod archives;

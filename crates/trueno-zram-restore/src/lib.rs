@@ -3,9 +3,10 @@
 //! A VMM that restores a snapshot registers its guest memory with a userfaultfd, connects to a Unix socket, and sends the
 //! list of its memory regions with the file descriptor: [Firecracker's protocol]. [`LazyRestore`] answers the page faults
 //! from any [`Pages`], such as an [`Archive`](trueno_zram_archive::Archive), restores what lies near them and, in the
-//! background, everything else. Zero pages are mapped, not copied. Memory that a balloon gave back comes back as zeros, never
-//! with old content. A page that is damaged fails loudly: the access is poisoned or the VM is ended, and it never sees other
-//! bytes. Once all memory is restored, the handler withdraws, and the VM depends on it no longer.
+//! background, everything else. Zero pages are mapped, not copied. Memory that the guest returned through a balloon device
+//! reads as zeros afterwards, never as old content. A page that is damaged fails loudly: the access is poisoned or the VM
+//! is ended, and it never sees other bytes. Once all memory is restored, the handler withdraws, and the VM depends on it no
+//! longer.
 //!
 //! ```no_run
 //! use std::os::unix::net::UnixListener;

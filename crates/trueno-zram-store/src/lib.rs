@@ -21,9 +21,10 @@
 //!
 //! # Memory
 //!
-//! Same-filled pages lie in the table of 8 bytes per page. Others take a slot: a multiple of 64 bytes in a slab of slots of
-//! the same length. [`Store::compact`] moves pages together and returns memory to the system. A write that would exceed
-//! the limit gets [`Error::NoSpace`] and changes nothing, if it is not longer than [`MAX_UNDIVIDED_WRITE_BYTES`].
+//! The table takes 8 bytes per page. Zero pages and pages that repeat four bytes are held in it entirely. All others take a
+//! slot: a multiple of 64 bytes in a slab of slots of the same length. [`Store::compact`] moves pages together and returns
+//! memory to the system. A write that would exceed the limit gets [`Error::NoSpace`] and changes nothing, if it is not
+//! longer than [`MAX_UNDIVIDED_WRITE_BYTES`].
 //!
 //! # On top of an archive
 //!
@@ -32,9 +33,9 @@
 //!
 //! # Surviving the process
 //!
-//! Table and slabs lie in memfds. While another process holds them, a new process can [`Store::attach`] after the
-//! first was killed at any moment. The table alone defines the content of the store: a page is written to a slot that
-//! no entry names, and then one store to its entry names it. Everything else is rebuilt from the table.
+//! Table and slabs lie in memfds. While another process holds them, a new process can [`Store::attach`] after the first was
+//! killed at any moment. The table alone defines the content of the store: a page is written to a slot that no entry names,
+//! and then a single atomic write of its entry makes it part of the store. Everything else is rebuilt from the table.
 #![deny(unsafe_code)]
 
 mod atomic_word;

@@ -33,7 +33,7 @@ pub fn command(test: &str) -> Command {
 #[derive(Debug)]
 pub struct StandIn {
     child: Child,
-    /// None: closed.
+    /// Standard input of the process; `None` if it is closed.
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
@@ -117,7 +117,7 @@ impl Drop for StandIn {
 /// Obeys the lines on standard input, each a word and numbers, until there are no more.
 ///
 /// # Panics
-/// If `answer` returns `None`: it does not know the command.
+/// If `answer` returns `None`, since it does not know the command.
 pub fn obey(mut answer: impl FnMut(&str, &[usize]) -> Option<String>) {
     for line in io::stdin().lock().lines() {
         let line = line.expect("text");

@@ -160,7 +160,7 @@ fn finish<S: PageSource, W: ArchiveOutput, H: HeldSlots>(
 struct Compress<'a, S, W, H> {
     shape: BlockShape,
     unit_pages: usize,
-    /// None: the output is written in order.
+    /// The output that lanes write by position; `None` if it is written in order.
     positional: Option<PositionalFile>,
     out_name: String,
     /// The GPU's slots.

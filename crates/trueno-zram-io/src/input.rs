@@ -190,7 +190,7 @@ impl Input {
         self.metadata.is_file() && allocated_bytes(&self.metadata) < self.metadata.len()
     }
 
-    /// The file as a mapping. None: it cannot be mapped, or was not opened at its first byte.
+    /// The file as a mapping; `None` if it cannot be mapped, or was not opened at its first byte.
     pub(crate) fn mapped(&self) -> Option<&MappedInput> {
         let map = || MappedInput::new(self.seekable().filter(|_| self.metadata.is_file())?, self.len_bytes?);
         self.mapped.get_or_init(map).as_ref()

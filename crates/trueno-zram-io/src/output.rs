@@ -122,14 +122,14 @@ pub struct Output {
     /// shorter if it ends with a hole.
     position: u64,
     durable: bool,
-    /// Written by position. None: the file has its name, and is written in order.
+    /// A new file, which is written by position; `None` for other outputs, which are written in order.
     new: Option<NewFile>,
 }
 
 #[derive(Debug)]
 struct NewFile {
     temp: TempOutput,
-    /// Set once the file is complete; until then it is its owner's alone. None: those of any new file.
+    /// Set once the file is complete, until when it is its owner's alone; `None` if it keeps those that it was created with.
     permissions: Option<OwnerAndMode>,
 }
 

@@ -88,7 +88,7 @@ pub(crate) trait Work: Sync {
 pub(crate) struct Pipeline<'a, W: Work> {
     pub(crate) work: W,
     claims: Mutex<ClaimState<W::Source>>,
-    /// None: the content is not hashed.
+    /// The stage that hashes the content; `None` if it is not hashed.
     hash: Option<InOrder<(u64, W::Unit), ContentHash>>,
     ordered: InOrder<W::Unit, W::Ordered>,
     state: Mutex<PipelineState<W>>,
@@ -310,7 +310,7 @@ impl<'a, W: Work> Pipeline<'a, W> {
         Ok(bytes)
     }
 
-    /// Claims the next unit with `claim`, and numbers it. None at the end, which the other lanes notice as well.
+    /// Claims the next unit with `claim`, and numbers it; `None` at the end, which the other lanes notice as well.
     pub(crate) fn claim(
         &self,
         claim: impl FnOnce(&mut W::Source) -> Result<bool, W::Error>,

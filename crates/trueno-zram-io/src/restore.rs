@@ -140,7 +140,7 @@ pub enum Decoders<'a> {
 }
 
 impl Decoders<'_> {
-    /// The codec for a stream's reader. None: the reader decodes on the pool itself.
+    /// The codec for a stream's reader; `None` if the reader decodes on the pool itself.
     fn codec(&mut self) -> Option<&mut dyn BatchCodec> {
         match self {
             // The CPU decodes a stream as fast as one thread reads it, without a transfer over the bus.
@@ -256,7 +256,8 @@ fn skip_taken<'a>(span: ContentSpan<'a>, taken: &mut u64) -> Option<ContentSpan<
 /// ```
 ///
 /// # Errors
-/// [`Error::Archive`] for an input that cannot be read or is not a .lz4 file, those of the sink, [`Error::Thread`].
+/// [`Error::Archive`] for an input that cannot be read or is neither a .lz4 nor a .zst file, those of the sink,
+/// [`Error::Thread`].
 pub fn salvage(input: &Input, sink: &mut impl Sink, workers: Workers<'_>) -> Result<Salvaged> {
     let failed = |error| Error::archive(&input.name, error);
     let mut content_len = 0;

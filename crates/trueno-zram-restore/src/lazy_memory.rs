@@ -40,7 +40,7 @@ impl<'a> Content<'a> {
         pages.chunk_by(|one, other| is_zero(one) == is_zero(other)).map(|run| (Self::of(run), run.len()))
     }
 
-    /// Returns the content of pages that are all zero, or begin with one that is not.
+    /// Returns the content of pages: zeros if the first page is zero. The caller makes sure that then all are.
     pub(crate) fn of(pages: &'a [Page]) -> Self {
         let bytes = pages.as_flattened();
         if pages.first().is_some_and(|page| is_zero(page)) { Self::Zeros(bytes.len()) } else { Self::Bytes(bytes) }

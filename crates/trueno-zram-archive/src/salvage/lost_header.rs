@@ -70,7 +70,7 @@ fn has_end_mark(file: &dyn ReadAt, footer: &IndexFooter, header: &Lz4Header) -> 
 /// Returns bytes to read in place of the damaged header at the start of a file; `None` if no header makes the first block
 /// a valid one.
 ///
-/// A block without a checksum is believed only after an intact magic number: the file may be none of LZ4.
+/// A block without a checksum is believed only after an intact magic number: the file may not be LZ4 at all.
 pub(crate) fn by_blocks(file: &dyn ReadAt) -> Result<Option<Vec<u8>>> {
     // The header, and the first block with its size word and its checksum.
     let start = read_start(file, LONG_LEN + 4 + MAX_BLOCK_LEN + 4)?;

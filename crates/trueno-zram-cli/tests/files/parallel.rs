@@ -9,7 +9,7 @@ use trueno_test_pages::frames;
 use crate::shim::at_every_call;
 use crate::support::{BINARY, Run, finish, folder, image, names, run};
 
-/// Runs the tool with a tmpfs of `size` at `small` in the folder. None: this user may not mount.
+/// Runs the tool with a tmpfs of `size` at `small` in the folder; `None` if this user may not mount.
 fn run_on_small_tmpfs(folder: &Path, size: &str, args: &[&str]) -> Option<(Run, String)> {
     let small = folder.join("small");
     fs::create_dir_all(&small).unwrap();

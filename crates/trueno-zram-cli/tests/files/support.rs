@@ -13,7 +13,7 @@ pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_trueno-zram");
 /// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// None: a signal ended it.
+    /// The exit code; `None` if a signal ended it.
     pub(crate) code: Option<i32>,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: String,

@@ -70,7 +70,7 @@ pub struct PinnedBuffer {
     /// The context that allocated the memory and frees it.
     context: GpuContext,
     address: NonNull<u8>,
-    /// The memory, if it is a mapping of this process that the driver page-locked. None: the driver allocated it.
+    /// The mapping of this process that the driver page-locked; `None` if the driver allocated the memory.
     mapping: Option<MmapMut>,
     len_bytes: usize,
     /// Recorded after the newest copy, which runs after all earlier ones. Belongs to the context that copies.

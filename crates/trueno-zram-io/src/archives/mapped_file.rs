@@ -42,7 +42,7 @@ const MAX_COPY_BYTES: usize = 8 << 10;
 #[derive(Debug)]
 pub struct MappedFile {
     file: File,
-    /// The whole file, which is only read. None: it cannot be mapped.
+    /// The whole file, which is only read; `None` if it cannot be mapped.
     mapping: Option<GuardedMapping>,
 }
 
@@ -93,8 +93,8 @@ impl ReadAt for MappedFile {
     }
 }
 
-/// Maps a file. None: it is empty, not regular or too long, its file system cannot map it, or the process has a limit of
-/// addresses.
+/// Maps a file; `None` if it is empty, not regular or too long, if its file system cannot map it, or if the process has a limit
+/// of addresses.
 fn map(file: &File) -> Option<GuardedMapping> {
     let metadata = file.metadata().ok()?;
     let len_bytes = usize::try_from(metadata.len()).ok()?;

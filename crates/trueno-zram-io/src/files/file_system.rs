@@ -21,7 +21,7 @@ pub(crate) const CGROUP2: u64 = 0x6367_7270;
 pub(crate) const EFIVARFS: u64 = 0xde5e_81e4;
 pub(crate) const PSTORE: u64 = 0x6165_676c;
 
-/// Returns the kind of a file's file system. None: it is unknown.
+/// Returns the kind of a file's file system; `None` if it is unknown.
 pub(crate) fn kind_of(file: &File) -> Option<u64> {
     u64::try_from(rustix::fs::fstatfs(file).ok()?.f_type).ok()
 }

@@ -37,8 +37,8 @@ pub(crate) struct LeasedFile {
 pub(crate) struct Lease<'a>(&'a LeasedFile);
 
 impl LeasedFile {
-    /// Opens a file again, for reading. None: it cannot be opened again, or its file system is not known to keep
-    /// leases.
+    /// Opens a file again, for reading; `None` if it cannot be opened again, or its file system is not known to
+    /// keep leases.
     pub(crate) fn new(file: &File) -> Option<Self> {
         if !LOCAL_SYSTEMS.contains(&file_system::kind_of(file)?) {
             return None;
@@ -52,8 +52,8 @@ impl LeasedFile {
         &self.file
     }
 
-    /// Takes the lease. None: somebody has the file open for writing or waits for it, it belongs to another user, or
-    /// its file system has no leases.
+    /// Takes the lease; `None` if somebody has the file open for writing or waits for it, if it belongs to another user, or
+    /// if its file system has no leases.
     pub(crate) fn hold(&self) -> Option<Lease<'_>> {
         let mut holders = lock(&self.holders);
         // The kernel counts waiting processes as writers, so `take` fails as well while one waits.

@@ -33,7 +33,7 @@ pub(crate) struct MappedInput {
 }
 
 impl MappedInput {
-    /// Maps the whole pages of a regular file. None: it has no whole page, this machine has other page sizes, or the
+    /// Maps the whole pages of a regular file; `None` if it has no whole page, if this machine has other page sizes, or if the
     /// file cannot be leased or mapped.
     pub(crate) fn new(file: &File, len_bytes: u64) -> Option<Self> {
         let pages = usize::try_from(len_bytes).ok()? / PAGE_SIZE;
@@ -45,8 +45,8 @@ impl MappedInput {
         Some(Self { mapping, file })
     }
 
-    /// Calls `work` with pages of the file, which do not change meanwhile. None: they cannot be borrowed, or could not
-    /// be until `work` was done. Then discard its result, and read the pages.
+    /// Calls `work` with pages of the file, which do not change meanwhile; `None` if they cannot be borrowed, or could
+    /// not be until `work` was done. Then discard its result, and read the pages.
     pub(crate) fn borrow<R>(&self, pages: Range<u64>, work: impl FnOnce(&[Page]) -> R) -> Option<R> {
         let count = usize::try_from(pages.end.checked_sub(pages.start)?).ok()?;
         let at = usize::try_from(pages.start).ok()?.checked_mul(PAGE_SIZE)?;
@@ -85,7 +85,7 @@ fn fault_in(pages: &[Page]) {
     }
 }
 
-/// Returns the number of these pages that are in memory. None: the kernel is older than 6.5, or cannot tell.
+/// Returns the number of these pages that are in memory; `None` if the kernel is older than 6.5, or cannot tell.
 fn cached_pages(file: &File, pages: &Range<u64>) -> Option<u64> {
     /// `struct cachestat_range`: the first byte, and the length.
     #[repr(C)]

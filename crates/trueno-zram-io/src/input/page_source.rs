@@ -176,7 +176,7 @@ impl ClaimedRange {
     }
 
     /// Calls `work` with the pages of the range without a copy of them, if they are whole, in memory and cannot change
-    /// meanwhile. None: the range has to be read. Discard the result of `work` then.
+    /// meanwhile; `None` if the range has to be read. Discard the result of `work` then.
     pub(crate) fn borrow<R>(&self, work: impl FnOnce(&[Page]) -> R) -> Option<R> {
         let Backing::Input(input) = &self.from else { return None };
         let (page_bytes, len_bytes) = (PAGE_SIZE as u64, self.len_bytes as u64);

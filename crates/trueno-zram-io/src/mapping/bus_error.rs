@@ -70,7 +70,7 @@ pub struct MappingGuard {
 }
 
 impl MappingGuard {
-    /// Guards mapped memory, page by page. None: too many ranges are guarded, or the handler cannot be installed.
+    /// Guards mapped memory, page by page; `None` if too many ranges are guarded, or the handler cannot be installed.
     pub(crate) fn new(start: usize, len_bytes: usize) -> Option<Self> {
         Self::register(start, len_bytes, false)
     }

@@ -44,7 +44,7 @@ impl GuardedMapping {
         Ok(Self { guard, mapped })
     }
 
-    /// Returns the address of `len_bytes` bytes at offset `at` of the mapping. None: they are not all mapped.
+    /// Returns the address of `len_bytes` bytes at offset `at` of the mapping; `None` if they are not all mapped.
     pub(crate) fn address_of(&self, at: usize, len_bytes: usize) -> Option<NonNull<u8>> {
         at.checked_add(len_bytes).filter(|end| *end <= self.mapped.len_bytes)?;
         // SAFETY: not past the end of the mapping.
@@ -79,7 +79,7 @@ impl GuardedMapping {
         let _hint = unsafe { madvise(start.as_ptr().cast(), len_bytes, Advice::Random) };
     }
 
-    /// Returns the address of bytes of the file. None: they are not all mapped, or a page was missing before.
+    /// Returns the address of bytes of the file; `None` if they are not all mapped, or a page was missing before.
     fn readable(&self, at: u64, len_bytes: usize) -> Option<NonNull<u8>> {
         let address = self.address_of(usize::try_from(at).ok()?, len_bytes)?;
         (!self.guard.has_failed()).then_some(address)

@@ -41,7 +41,7 @@ struct MappedWindows {
 struct Window {
     /// Bytes not written yet.
     left: usize,
-    /// None: not mapped so far.
+    /// The mapping of the window; `None` if it is not mapped so far.
     memory: Option<Arc<GuardedMapping>>,
 }
 

@@ -14,7 +14,8 @@ use crate::output::{ArchiveOutput, Output};
 /// Bytes copied with one call.
 const COPY_BYTES: usize = 1 << 20;
 
-/// A temporary file for an output that must not be written yet. Only this process can read it, and it ends with the process.
+/// A temporary file for an output that must not be written yet. Only this process can read it, and it is deleted when the
+/// process ends.
 ///
 /// A snapshot of a stopped process is spooled, for example, if the same process reads the output.
 ///

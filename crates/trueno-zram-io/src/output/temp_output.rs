@@ -47,7 +47,7 @@ pub(crate) enum Durability {
 /// A file that has no name yet. Dropped before [`TempOutput::commit`], it leaves nothing behind.
 #[derive(Debug)]
 pub(crate) struct TempOutput {
-    /// None: the file has no name.
+    /// The temporary name; `None` if the file has no name.
     part: Option<PartFile>,
     target: PathBuf,
     existing: IfExists,

@@ -103,7 +103,7 @@ impl<Slot, Done, Unit> Slots<Slot, Done, Unit> {
         begins
     }
 
-    /// Adds a slot that was allocated. `None`: out of memory, so no more are allocated.
+    /// Adds a slot that was allocated; `None` if there was no memory, so that no more are allocated.
     fn end_allocation(&mut self, slot: Option<Slot>) {
         if slot.is_none() {
             self.allocated -= 1;

@@ -63,7 +63,7 @@ impl<'a> ContentWriter<'a> {
         }
     }
 
-    /// Prepares a range for pages that are not zero. None: they are not written.
+    /// Prepares a range for pages that are not zero; `None` if they are not written by position.
     pub(super) fn prepare(&self, at: u64, len_bytes: usize) -> Result<Option<Prepared<'_>>> {
         match &self.mode {
             WriteMode::Positional { file, .. } => self.writing(|| file.prepare(at, len_bytes)).map(Some),

@@ -105,7 +105,7 @@ impl<'a> BackgroundFill<'a> {
     /// Fills parts that no other worker has taken, until none is left. Damaged pages stay missing, and are handled when they are
     /// touched.
     pub(crate) fn work(&self) {
-        // Faults come first. Where the priority cannot be lowered, the scheduler is fair.
+        // Handlers of faults should run first. If the priority cannot be lowered, workers share the cores with them evenly.
         let _ = rustix::process::setpriority_process(None, 10);
         let mut buffer = AlignedPages::new(RUN_PAGES);
         while !self.is_stopped() {

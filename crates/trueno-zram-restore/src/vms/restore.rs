@@ -159,8 +159,8 @@ impl LazyRestore {
     /// Returns when all have ended, or after [`end_all`](Self::end_all); the socket then accepts no more connections. VMMs
     /// that have connected by then and were not served are ended. The socket becomes non-blocking.
     ///
-    /// A connection without a message in time does not count as a VMM. If there are too many connections, the oldest of those
-    /// leaves for the next one.
+    /// A connection without a message in time does not count as a VMM. If there are too many connections, the oldest of these
+    /// is closed to make room for the next.
     ///
     /// ```no_run
     /// # use trueno_zram_restore::{Image, LazyRestore, RestoreOptions};

@@ -28,7 +28,7 @@ pub type Lz4WarpCompressKernel = WarpCompressKernel<super::Lz4>;
 pub(super) const COMPRESS: CompressParts = CompressParts {
     name: "lz4_warp_compress",
     scratch_bytes_per_warp: SCRATCH_BYTES_PER_WARP,
-    // Six blocks of four warps are resident where shared memory allows, which leaves 85 per thread.
+    // Six blocks of four warps are resident where shared memory allows, which leaves 85 registers per thread.
     registers: 84,
     build,
 };

@@ -31,7 +31,7 @@ impl StreamDecoder {
     }
 
     /// Decodes on until `out` has `limit` bytes or the frame ends; returns `true` if it has ended. `at` is the position of
-    /// the frame. The content before an error stands in `out`.
+    /// the frame. After an error, `out` has the content before it.
     pub(crate) fn decode<R: Read>(
         &mut self,
         input: &mut InputWindow<R>,

@@ -235,7 +235,8 @@ impl<D: RingDevice> RingSlot<D> {
         };
         match use_by.source {
             TransferSource::Input => allocate(&mut self.input, pages, HostCaching::Cached)?,
-            // Alike, since they change places. The GPU reads at less than half its speed what lies modified in a core's cache.
+            // All pieces have the same length, since they change places in the slot. Write-combined: the GPU reads memory that is
+            // modified in a core's cache at less than half the speed.
             TransferSource::Pieces => self.pieces.iter_mut().try_for_each(|piece| {
                 allocate(&mut piece.memory, PIECE_PAGES.min(pages), HostCaching::WriteCombined)
             })?,

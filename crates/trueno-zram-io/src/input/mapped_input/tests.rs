@@ -16,7 +16,7 @@ fn folder() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// A new file of these pages. None: it cannot be borrowed, and the test has to be skipped, which this prints.
+/// A new file of these pages; `None` if it cannot be borrowed and the test has to be skipped, which this prints.
 fn file_of(folder: &tempfile::TempDir, pages: &[Page]) -> Option<(PathBuf, MappedInput)> {
     let path = folder.path().join("image");
     fs::write(&path, pages.as_flattened()).unwrap();

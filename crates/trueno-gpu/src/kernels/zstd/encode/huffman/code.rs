@@ -21,7 +21,8 @@ pub(super) struct Lengths<'k> {
     pub(super) longest: Reg<'k, u32>,
 }
 
-/// Counts the lengths and limits them; fewer literals get shorter codes. Leaves `raw` if no such code exists.
+/// Counts the lengths and limits them. The limit is lower for fewer literals. Jumps out of the scope `raw` if no such code
+/// exists.
 pub(super) fn limit_lengths<'k>(
     ws: Workspace<'k>,
     symbols: Reg<'k, u32>,

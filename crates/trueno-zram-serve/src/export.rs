@@ -6,6 +6,7 @@ use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_store::{PageState, Store, StoreHandle, ZeroPages};
 
 /// Length of a sector: the unit of positions in virtio and in the kernel, independent of the block size.
+#[cfg(any(feature = "ublk", feature = "vhost-user"))]
 pub(crate) const SECTOR_BYTES: u64 = 512;
 
 /// A device that is opened once per thread.

@@ -1,13 +1,17 @@
-//! Checks registers and labels: declared, of the right class, values assigned once, everything assigned before it is
-//! read.
+//! Checks operands, registers and labels: there, of the right class, values assigned once, everything assigned before it
+//! is read.
 
 use super::{ValidateError, name_of};
 use crate::ir::{Block, BlockKind, Inst, KernelIr, LabelId, Operand, Path, RegId, RegionId, Stmt};
 use crate::types::RegClass;
 
 pub(super) fn check(kernel: &KernelIr) -> Result<(), ValidateError> {
-    let mut checker =
-        Checker { kernel, written: vec![false; kernel.regs.len()], enclosing: Vec::new(), labels: Vec::new() };
+    let mut checker = AssignmentChecker {
+        kernel,
+        written: vec![false; kernel.regs.len()],
+        enclosing: Vec::new(),
+        labels: Vec::new(),
+    };
     let mut state = Some(vec![false; kernel.regs.len()]);
     checker.block(&kernel.body, &Path::default(), BlockKind::Body, &mut state)
 }
@@ -31,7 +35,7 @@ struct Enclosing {
     at_exit: Assigned,
 }
 
-struct Checker<'a> {
+struct AssignmentChecker<'a> {
     kernel: &'a KernelIr,
     /// Values that an earlier statement assigns.
     written: Vec<bool>,
@@ -39,7 +43,7 @@ struct Checker<'a> {
     labels: Vec<LabelId>,
 }
 
-impl Checker<'_> {
+impl AssignmentChecker<'_> {
     fn block(
         &mut self,
         block: &Block,

@@ -121,6 +121,7 @@ fn a_vm_whose_memory_is_complete_no_longer_needs_the_handler() {
     let report = setup.report().unwrap();
     assert!(report.complete);
     assert_eq!((report.faults, report.removed_bytes), (0, 0));
+    assert!(completed.try_recv().is_err(), "it was reported once");
 }
 
 #[test]

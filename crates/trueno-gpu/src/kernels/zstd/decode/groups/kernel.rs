@@ -11,7 +11,7 @@ use super::group::{
 use super::lookup::SharedTables;
 use super::order::{COUNTERS_BYTES, LISTS_BYTES_PER_PAGE, Lists};
 use super::parse::LanePage;
-use super::prepared::restore_prepared;
+use super::restore_prepared::restore_prepared;
 use super::walk::prepare_sequences;
 use super::weights::prepare_weights;
 use crate::ir::AtomOp;

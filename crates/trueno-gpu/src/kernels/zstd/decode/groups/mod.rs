@@ -23,7 +23,7 @@ mod kernel;
 mod lookup;
 mod order;
 mod parse;
-mod prepared;
+mod restore_prepared;
 mod ring;
 mod tables;
 mod walk;

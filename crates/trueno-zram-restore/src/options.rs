@@ -99,3 +99,24 @@ impl Default for RestoreOptions {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_method_sets_its_option() {
+        let seven = NonZeroUsize::new(7).expect("it is not 0");
+        let options = RestoreOptions::default()
+            .with_around_bytes(1)
+            .with_spin(Duration::from_secs(2))
+            .with_background_fill(false)
+            .with_workers(seven)
+            .with_on_damage(OnDamage::Kill)
+            .with_handshake_timeout(Duration::from_secs(3))
+            .with_vms_at_a_time(seven);
+        assert_eq!((options.around_bytes, options.spin, options.background_fill), (1, Duration::from_secs(2), false));
+        assert_eq!((options.workers, options.on_damage, options.vms_at_a_time), (seven, OnDamage::Kill, seven));
+        assert_eq!(options.handshake_timeout, Duration::from_secs(3));
+    }
+}

@@ -315,6 +315,10 @@ mod tests {
             [Err(io::ErrorKind::Interrupted), Ok(3), Err(io::ErrorKind::Interrupted), Ok(2), Ok(0)].into_iter();
         let mut read = |_: &mut [u8], _: usize| Ok(answers.next().expect("a read after the end")?);
         assert_eq!(fill(&mut [0; 8], &mut read).unwrap(), 5);
+        assert_eq!(
+            fill(&mut [0; 3], |rest, at| if at < 3 { Ok(rest.len()) } else { panic!("it is full") }).unwrap(),
+            3
+        );
         let failed = fill(&mut [0; 8], |_, _| Err(io::ErrorKind::PermissionDenied.into()));
         assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     }

@@ -118,6 +118,10 @@ mod tests {
         assert!(is_null(File::open("/dev/null").unwrap()));
         assert!(!is_null(File::open("/dev/zero").unwrap()));
         assert!(!is_null(File::open("/proc/self/exe").unwrap()));
+        let read_and_write = |path| File::options().read(true).write(true).open(path).unwrap();
+        assert!(is_null_of_runtime(read_and_write("/dev/null").as_fd()));
+        assert!(!is_null_of_runtime(read_and_write("/dev/zero").as_fd()));
+        assert!(!is_null_of_runtime(File::open("/dev/null").unwrap().as_fd()));
     }
 
     /// Closes its standard output, in a process of its own.

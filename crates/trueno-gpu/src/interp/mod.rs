@@ -277,7 +277,7 @@ impl<'k> Launch<'k> {
         let warps_per_block = self.kernel.warps_per_block;
         let params = self.params(memory).map_err(|e| fail(FaultKind::BadLaunch(e)))?;
         let program = self.kernel.lowered().of(self.kernel);
-        let shape = warp::LaunchShape { blocks: self.blocks, warps_per_block, params: &params };
+        let shape = warp::GridShape { blocks: self.blocks, warps_per_block, params: &params };
         let cx = warp::LaunchContext { program, shape, memory, order: self.order, step_limit: self.step_limit };
         grid::run(&cx, self.threads)
     }

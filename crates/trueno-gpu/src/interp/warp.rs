@@ -18,7 +18,7 @@ pub(super) const ALL: u32 = u32::MAX;
 
 /// The values of a launch that kernels read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LaunchShape<'a> {
+pub(super) struct GridShape<'a> {
     pub(super) blocks: u32,
     pub(super) warps_per_block: u32,
     /// Bits of the parameters.
@@ -29,7 +29,7 @@ pub(super) struct LaunchShape<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LaunchContext<'a> {
     pub(super) program: &'a Program,
-    pub(super) shape: LaunchShape<'a>,
+    pub(super) shape: GridShape<'a>,
     pub(super) memory: &'a DeviceMemory,
     pub(super) order: LaneOrder,
     pub(super) step_limit: u32,

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::hashes::content_hash::xxh32;
 use crate::hashes::page_hash::PAGE_HASH_LEN;
-use crate::index::layout::{Fields, GROUP_PAGES, pages_of};
+use crate::index::layout::{GROUP_PAGES, LittleEndianFields, pages_of};
 
 use super::identity::{ArchiveIdentity, IDENTITY_LEN};
 use super::map::OriginCounts;
@@ -55,7 +55,7 @@ impl MapRecord {
     }
 
     pub(crate) fn decode(record: [u8; RECORD_LEN]) -> Self {
-        let mut fields = Fields(&record);
+        let mut fields = LittleEndianFields(&record);
         Self { len_bytes: fields.u32(), checksum: fields.u32() }
     }
 }
@@ -146,7 +146,7 @@ impl DeltaFooter {
         if !bytes.ends_with(&FOOTER_MAGIC) {
             return Err(Error::delta("it has no footer: the file is cut short, or something follows it"));
         }
-        let mut fields = Fields(bytes);
+        let mut fields = LittleEndianFields(bytes);
         let [content_len, stored_len, map_len, zero, base, stored] = std::array::from_fn(|_| fields.u64());
         let (base_len, digest, version) = (fields.u32(), fields.take(), fields.u32());
         if fields.u32() != xxh32(&bytes[..FOOTER_LEN - 12]) {

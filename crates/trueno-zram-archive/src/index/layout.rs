@@ -58,7 +58,7 @@ impl GroupRecord {
     }
 
     pub(crate) fn decode(record: [u8; GROUP_RECORD_LEN]) -> Self {
-        let mut fields = Fields(&record);
+        let mut fields = LittleEndianFields(&record);
         let offset = fields.u64();
         Self { offset: offset & !ALL_ZEROS, all_zeros: offset & ALL_ZEROS != 0, checksum: fields.u32() }
     }
@@ -101,7 +101,7 @@ impl IndexFooter {
         if !bytes.ends_with(&FOOTER_MAGIC) {
             return Ok(None);
         }
-        let mut fields = Fields(bytes);
+        let mut fields = LittleEndianFields(bytes);
         let (content_len, frame_len) = (fields.u64(), fields.u64());
         let [zero, same_filled, packed, raw] = std::array::from_fn(|_| fields.u64());
         let total = [zero, same_filled, packed, raw].into_iter().try_fold(0, u64::checked_add);
@@ -160,9 +160,9 @@ impl IndexFooter {
 }
 
 /// Reads fields from the front of a record of fixed length.
-pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+pub(crate) struct LittleEndianFields<'a>(pub(crate) &'a [u8]);
 
-impl Fields<'_> {
+impl LittleEndianFields<'_> {
     pub(crate) fn take<const N: usize>(&mut self) -> [u8; N] {
         let (field, rest) = self.0.split_first_chunk().expect("records have room for all their fields");
         self.0 = rest;

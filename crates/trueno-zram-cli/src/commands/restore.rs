@@ -63,8 +63,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "US", value_parser = parse_whole::<u64>, default_value = "500")]
     spin: u64,
     /// The treatment of a VM that touches a damaged page.
-    #[arg(long, value_enum, default_value_t = Damage::Poison)]
-    on_damage: Damage,
+    #[arg(long, value_enum, default_value_t = DamagePolicy::Poison)]
+    on_damage: DamagePolicy,
     /// Write the order in which VMs first touch their memory to FILE. Implies --no-fill.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
@@ -81,18 +81,18 @@ pub(crate) struct Args {
 
 /// The treatment of damaged pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Damage {
+pub(super) enum DamagePolicy {
     /// The access fails as on broken memory; the VM or process is ended where the kernel cannot do that (before Linux 6.6).
     Poison,
     /// The VM or process is ended.
     Kill,
 }
 
-impl From<Damage> for OnDamage {
-    fn from(damage: Damage) -> Self {
+impl From<DamagePolicy> for OnDamage {
+    fn from(damage: DamagePolicy) -> Self {
         match damage {
-            Damage::Poison => Self::Poison,
-            Damage::Kill => Self::Kill,
+            DamagePolicy::Poison => Self::Poison,
+            DamagePolicy::Kill => Self::Kill,
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::io;
 
 use super::protocol::{
-    ALLOCATION, ALLOCATION_ID, EXPORT_NAME_PADDING, Fields, MAX_PAYLOAD, OPTION_MAGIC, SERVER_MAGIC, handshake, info,
-    option, put_option_reply, reply, transmission,
+    ALLOCATION, ALLOCATION_ID, BigEndianFields, EXPORT_NAME_PADDING, MAX_PAYLOAD, OPTION_MAGIC, SERVER_MAGIC,
+    handshake, info, option, put_option_reply, reply, transmission,
 };
 use super::stream::{BufferedStream, Duplex};
 use super::{Exports, NamedExport};
@@ -77,7 +77,7 @@ pub(super) fn negotiate<S: Duplex>(stream: &mut BufferedStream<S>, exports: &Exp
 impl<S: Duplex> Negotiation<'_, S> {
     fn next_option(&mut self) -> io::Result<OptionOutcome> {
         let Some(header) = self.stream.take::<16>()? else { return Ok(OptionOutcome::Disconnect) };
-        let mut fields = Fields(&header);
+        let mut fields = BigEndianFields(&header);
         let (Some(OPTION_MAGIC), Some(option), Some(len)) = (fields.u64(), fields.u32(), fields.u32()) else {
             return Ok(OptionOutcome::Disconnect);
         };
@@ -194,7 +194,7 @@ impl<S: Duplex> Negotiation<'_, S> {
 
 /// The name and the kinds of information that `NBD_OPT_INFO` and `NBD_OPT_GO` ask for.
 fn parse_info(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
-    let mut fields = Fields(data);
+    let mut fields = BigEndianFields(data);
     let name = fields.length_prefixed()?;
     let count = fields.u16()?;
     let asked: Option<Vec<u16>> = (0..count).map(|_| fields.u16()).collect();
@@ -203,7 +203,7 @@ fn parse_info(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
 
 /// The name and the queries of the options for metadata contexts.
 fn parse_contexts(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
-    let mut fields = Fields(data);
+    let mut fields = BigEndianFields(data);
     let name = fields.length_prefixed()?;
     let count = fields.u32().filter(|count| *count <= MAX_QUERIES)?;
     let queries: Option<Vec<_>> = (0..count).map(|_| fields.length_prefixed()).collect();

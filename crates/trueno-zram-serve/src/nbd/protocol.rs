@@ -132,7 +132,7 @@ pub(super) struct NbdRequest {
 impl NbdRequest {
     /// Decodes a request. Returns `None` if it does not start with the magic number.
     pub(super) fn decode(bytes: &[u8; REQUEST_LEN]) -> Option<Self> {
-        let mut fields = Fields(bytes);
+        let mut fields = BigEndianFields(bytes);
         let magic = fields.u32()?;
         let (flags, command) = (fields.u16()?, fields.u16()?);
         let (cookie, offset, len) = (fields.u64()?, fields.u64()?, fields.u32()?);
@@ -166,9 +166,9 @@ pub(super) fn put_option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: 
 }
 
 /// Reads fields off the front of a message.
-pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+pub(super) struct BigEndianFields<'a>(pub(super) &'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> BigEndianFields<'a> {
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (field, rest) = self.0.split_first_chunk()?;
         self.0 = rest;

@@ -9,7 +9,7 @@ use crate::handle::decode;
 use crate::slots::geometry::SizeClass;
 use crate::slots::spare_slots::Stripe;
 use crate::store::{Store, ThreadContext};
-use crate::table::entry::{Mark, PageForm, StoredPage, TableEntry};
+use crate::table::entry::{EntryMark, PageForm, StoredPage, TableEntry};
 
 /// The choice of pages to recompress, and the part of the time to spend.
 ///
@@ -154,7 +154,7 @@ fn pause_after(worked: Duration, cpu_percent: u8) -> Duration {
 fn is_candidate(entry: TableEntry, min_age: u8) -> bool {
     let Ok(PageForm::Stored(stored)) = entry.form() else { return false };
     let compressible = matches!(stored.kind, PageKind::Lz4 | PageKind::Raw);
-    compressible && !entry.has(Mark::Tried) && entry.age() >= min_age && !entry.has(Mark::Locked)
+    compressible && !entry.has(EntryMark::Tried) && entry.age() >= min_age && !entry.has(EntryMark::Locked)
 }
 
 impl RecompressPass<'_> {
@@ -167,14 +167,14 @@ impl RecompressPass<'_> {
             return;
         }
         let bytes = self.store.copy_stored(stored, &mut self.stored_bytes);
-        guard.publish(entry.with(Mark::Pending));
+        guard.publish(entry.with(EntryMark::Pending));
         let mut page = [0; PAGE_SIZE];
         if decode(&mut self.decoder, stored, bytes, number, &mut page).is_ok() {
             self.numbers.push(number);
             self.pages.push(page);
         } else {
             // A reader of the page gets the error. The page stays as it is.
-            self.release(number, |entry| entry.with(Mark::Tried));
+            self.release(number, |entry| entry.with(EntryMark::Tried));
         }
     }
 
@@ -212,10 +212,10 @@ impl RecompressPass<'_> {
         let entry = guard.entry();
         let Some(stored) = collected(entry) else { return Ok(()) };
         if SizeClass::of_len(data.bytes().len()).index() >= stored.class().index() {
-            guard.publish(entry.without(Mark::Pending).with(Mark::Tried));
+            guard.publish(entry.without(EntryMark::Pending).with(EntryMark::Tried));
             return Ok(());
         }
-        let new = self.store.stage(self.context.stripe, number, data)?.with_age(entry.age()).with(Mark::Tried);
+        let new = self.store.stage(self.context.stripe, number, data)?.with_age(entry.age()).with(EntryMark::Tried);
         let saved = u64::from(stored.len_bytes) - data.bytes().len() as u64;
         self.store.replace(number, guard, new, &self.context)?;
         self.context.counters.pages_recompressed.add(1);
@@ -230,12 +230,12 @@ impl RecompressPass<'_> {
         let guard = self.store.table.lock(number);
         let entry = guard.entry();
         if collected(entry).is_some() {
-            guard.publish(change(entry.without(Mark::Pending)));
+            guard.publish(change(entry.without(EntryMark::Pending)));
         }
     }
 }
 
 /// Returns the slot of a page that was collected and not written since.
 fn collected(entry: TableEntry) -> Option<StoredPage> {
-    entry.form().ok().and_then(PageForm::stored).filter(|_| entry.has(Mark::Pending))
+    entry.form().ok().and_then(PageForm::stored).filter(|_| entry.has(EntryMark::Pending))
 }

@@ -9,7 +9,7 @@ use trueno_zram_core::{CompressedBatch, PAGE_SIZE, Page, PageData, PageKind};
 use crate::error::{Error, Result};
 use crate::slots::spare_slots::Stripe;
 use crate::store::Store;
-use crate::table::entry::{Mark, PageForm, TableEntry, fill_word};
+use crate::table::entry::{EntryMark, PageForm, TableEntry, fill_word};
 use crate::table::lock::EntryGuard;
 
 /// Consecutive pages of a snapshot.
@@ -111,7 +111,7 @@ impl<'a> Snapshot<'a> {
             let is_empty = now.form() == Ok(PageForm::Empty);
             match self.store.retained.take(self.next) {
                 Some(old) => return old.form() == Ok(PageForm::Empty),
-                None if is_empty && now.has(Mark::Locked) => drop(self.store.table.lock(self.next)),
+                None if is_empty && now.has(EntryMark::Locked) => drop(self.store.table.lock(self.next)),
                 None => return is_empty,
             }
         }

@@ -48,7 +48,7 @@ pub(crate) type Defect = &'static str;
 /// A bit of an entry that says something about the page beside its form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub(crate) enum Mark {
+pub(crate) enum EntryMark {
     /// A thread uses the slot, or changes the entry.
     Locked = 1,
     /// Recompression was tried. A new entry does not have this mark.
@@ -125,15 +125,15 @@ impl TableEntry {
         Ok(PageForm::Stored(StoredPage { kind, len_bytes, place: field }))
     }
 
-    pub(crate) fn has(self, mark: Mark) -> bool {
+    pub(crate) fn has(self, mark: EntryMark) -> bool {
         self.0 & mark as u64 != 0
     }
 
-    pub(crate) fn with(self, mark: Mark) -> Self {
+    pub(crate) fn with(self, mark: EntryMark) -> Self {
         Self(self.0 | mark as u64)
     }
 
-    pub(crate) fn without(self, mark: Mark) -> Self {
+    pub(crate) fn without(self, mark: EntryMark) -> Self {
         Self(self.0 & !(mark as u64))
     }
 
@@ -214,11 +214,11 @@ mod tests {
         fn forms_and_marks_do_not_disturb_each_other(form in forms(), age: u8, place in 0..MAX_UNITS) {
             let entry = TableEntry::new(form);
             prop_assert_eq!(entry.form(), Ok(form));
-            let marked = entry.with_age(age).with(Mark::Pending).with(Mark::Locked);
+            let marked = entry.with_age(age).with(EntryMark::Pending).with(EntryMark::Locked);
             prop_assert_eq!(marked.form(), Ok(form));
             prop_assert_eq!(marked.age(), age);
-            prop_assert!(marked.has(Mark::Locked) && marked.has(Mark::Pending) && !marked.has(Mark::Tried));
-            prop_assert_eq!(marked.without(Mark::Locked).without(Mark::Pending).with_age(0), entry);
+            prop_assert!(marked.has(EntryMark::Locked) && marked.has(EntryMark::Pending) && !marked.has(EntryMark::Tried));
+            prop_assert_eq!(marked.without(EntryMark::Locked).without(EntryMark::Pending).with_age(0), entry);
             if let PageForm::Stored(stored) = form {
                 prop_assert_eq!(marked.moved_to(place).form(), Ok(PageForm::Stored(StoredPage { place, ..stored })));
                 prop_assert_eq!(marked.moved_to(place).age(), age);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::atomic_word::AtomicWord;
-use crate::table::entry::{Mark, TableEntry};
+use crate::table::entry::{EntryMark, TableEntry};
 
 /// The right to use a page's slot and to change its entry. Dropping it leaves the entry as it was.
 pub(crate) struct EntryGuard<'a, W: AtomicWord = AtomicU64> {
@@ -39,8 +39,8 @@ impl<'a, W: AtomicWord> EntryGuard<'a, W> {
     /// Takes the lock if it is free.
     pub(crate) fn try_lock(word: &'a W) -> Option<Self> {
         let entry = TableEntry::from_bits(word.load(Ordering::Acquire));
-        let locked = entry.with(Mark::Locked);
-        let free = !entry.has(Mark::Locked) && word.replace(entry.bits(), locked.bits(), Ordering::Acquire);
+        let locked = entry.with(EntryMark::Locked);
+        let free = !entry.has(EntryMark::Locked) && word.replace(entry.bits(), locked.bits(), Ordering::Acquire);
         // Not `then_some`: a guard that is created and dropped would unlock the entry of another thread.
         free.then(|| Self { word, entry })
     }
@@ -52,7 +52,7 @@ impl<'a, W: AtomicWord> EntryGuard<'a, W> {
 
     /// Replaces the entry and unlocks it. Everything written to its slot before is visible with it.
     pub(crate) fn publish(mut self, entry: TableEntry) {
-        self.entry = entry.without(Mark::Locked);
+        self.entry = entry.without(EntryMark::Locked);
     }
 }
 

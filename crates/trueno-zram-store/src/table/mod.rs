@@ -16,7 +16,7 @@ use trueno_zram_core::{Algorithm, PAGE_SIZE};
 use crate::error::{Error, Result};
 use crate::mapping::{MemfdMapping, WORD_BYTES};
 use crate::slots::allocator::Residency;
-use crate::table::entry::{Mark, PageForm, StoredPage, TableEntry};
+use crate::table::entry::{EntryMark, PageForm, StoredPage, TableEntry};
 use crate::table::lock::EntryGuard;
 
 /// "TZRSTORE", read as a little-endian word.
@@ -78,7 +78,7 @@ impl PageTable {
         table.lock_memory()?;
         for word in table.entries() {
             let entry = TableEntry::from_bits(word.load(Relaxed));
-            let clean = entry.without(Mark::Locked).without(Mark::Pending);
+            let clean = entry.without(EntryMark::Locked).without(EntryMark::Pending);
             // An entry that needs no change is not written: an empty table stays without memory.
             if clean != entry {
                 word.store(clean.bits(), Release);

@@ -11,7 +11,7 @@ use trueno_zram_restore::{Notice, RestoreOptions};
 
 use super::failure;
 use crate::args::Global;
-use crate::commands::restore::{Damage, say_end};
+use crate::commands::restore::{DamagePolicy, say_end};
 use crate::failure::Failure;
 use crate::files::delta::BasesArgs;
 use crate::machine::descriptors;
@@ -49,8 +49,8 @@ pub(crate) struct Args {
     #[arg(short = 'W', long, value_name = "DIR", default_value = ".")]
     work_dir: PathBuf,
     /// The treatment of a page that is damaged.
-    #[arg(long, value_enum, default_value_t = Damage::Poison)]
-    on_damage: Damage,
+    #[arg(long, value_enum, default_value_t = DamagePolicy::Poison)]
+    on_damage: DamagePolicy,
     #[command(flatten)]
     bases: BasesArgs,
 }

@@ -193,8 +193,8 @@ fn every_call_followed_by_a_hang_in_turn() {
     }
 }
 
-/// The device's failure shows first in memory that a worker waits for; before the worker can say so, the thread that
-/// drives the ring is told that the device is lost. The driver has stopped all copies: the pages are accessible.
+/// A worker that waits for memory sees the device's failure first. Before it can report that, the thread that drives the
+/// ring gets the error of a lost device. The driver has stopped all copies: the pages are accessible.
 #[test]
 fn a_failure_that_a_worker_saw_first_is_the_one_that_counts() {
     for form in CallKind::ALL {

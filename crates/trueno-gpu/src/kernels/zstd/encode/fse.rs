@@ -47,7 +47,7 @@ struct SymbolCells<'k> {
 
 /// A table's description, while it is written.
 #[derive(Clone, Copy)]
-struct Description<'k> {
+struct TableDescription<'k> {
     log: Reg<'k, u32>,
     /// Shared address of its first bit.
     out: Reg<'k, u32>,
@@ -112,7 +112,7 @@ impl<'k> Fse<'k> {
         let total = through.shfl(31u32);
         let below = k.lanemask_lt();
         let previous = (present[0] & below).bfind();
-        let description = Description { log, out, end, last: *last };
+        let description = TableDescription { log, out, end, last: *last };
         let low = SymbolCells { symbol: lane, cells: cells[0], before: through - cells[0], previous };
         self.describe_half(low, description);
         k.if_uniform(present[1].ne(0), || {
@@ -126,10 +126,10 @@ impl<'k> Fse<'k> {
     }
 
     /// Describes 32 symbols: each that has cells with the zeros before it, and the first zero of each run.
-    fn describe_half(self, own: SymbolCells<'k>, description: Description<'k>) {
+    fn describe_half(self, own: SymbolCells<'k>, description: TableDescription<'k>) {
         let k = self.k;
         let SymbolCells { symbol, cells, before: cells_before, previous } = own;
-        let Description { log, out, end, last } = description;
+        let TableDescription { log, out, end, last } = description;
         let has_cells = cells.ne(0);
         let distance = symbol - previous;
         let described = has_cells | (distance.eq(1) & symbol.lt(last));

@@ -66,7 +66,7 @@ pub(super) const fn third_stage_warps(warps: u32) -> u32 {
 
 /// Returns the shared memory of a block in bytes.
 pub(super) const fn shared_bytes(warps: u32) -> u32 {
-    stage_bytes(warps) + GROUP_PAGES * Description::BYTES + 16 + SharedTables::BYTES
+    stage_bytes(warps) + GROUP_PAGES * PageDescription::BYTES + 16 + SharedTables::BYTES
 }
 
 /// The memory of a block's group.
@@ -86,9 +86,9 @@ pub(super) struct PageGroup<'k> {
 
 /// The first stage's description of a page, in four words of shared memory: sizes and flags, or 0 if the page is not
 /// prepared; the position of the literals; the weights of their tree; the number of the page.
-pub(super) struct Description;
+pub(super) struct PageDescription;
 
-impl Description {
+impl PageDescription {
     pub(super) const BYTES: u32 = 16;
     /// Numbers of the words.
     pub(super) const SIZES: i32 = 0;
@@ -112,7 +112,7 @@ const _: () = assert!(PAGE_BYTES <= LITERALS_MASK && MAX_RECORDS < 1 << SEQUENCE
 impl<'k> PageGroup<'k> {
     pub(super) fn declare(k: &'k KernelBuilder, warps: u32, slots: Addr<'k, Global, u32>) -> Self {
         let work = k.shared_per_block("stages", stage_bytes(warps), 16).base::<u32>().raw();
-        let descriptions = k.shared_per_block("descriptions", GROUP_PAGES * Description::BYTES, 16).base();
+        let descriptions = k.shared_per_block("descriptions", GROUP_PAGES * PageDescription::BYTES, 16).base();
         let counters = k.shared_per_block("counters", 16, 16).base::<u32>();
         let scratch = slots.step(k.block_id(), SCRATCH_BYTES);
         Self { work, descriptions, drawn_group: counters.at(2), drawn: counters, left_over: counters.at(1), scratch }
@@ -120,7 +120,7 @@ impl<'k> PageGroup<'k> {
 
     /// Returns the words of a page's description.
     pub(super) fn description(self, slot: Reg<'k, u32>) -> Addr<'k, Shared, u32> {
-        self.descriptions.index(slot * (Description::BYTES / 4))
+        self.descriptions.index(slot * (PageDescription::BYTES / 4))
     }
 
     /// Returns the address of a page's records.

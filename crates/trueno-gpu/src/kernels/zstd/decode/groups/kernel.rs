@@ -5,7 +5,7 @@ use super::super::format::MAX_FRAME_BYTES;
 use super::super::restore::{WARP_BYTES, restore_frame};
 use super::frame::GuardedLoads;
 use super::group::{
-    Description, GROUP_PAGES, PAGE_WARP_BYTES, PageGroup, SCRATCH_BYTES, THIRD_STAGE_WARP_BYTES, shared_bytes,
+    GROUP_PAGES, PAGE_WARP_BYTES, PageDescription, PageGroup, SCRATCH_BYTES, THIRD_STAGE_WARP_BYTES, shared_bytes,
     third_stage_warps,
 };
 use super::lookup::SharedTables;
@@ -211,7 +211,7 @@ impl<'k> GroupStages<'k, '_> {
         k.if_uniform(warp.eq(0), || {
             k.when(lane.eq(0)).store(group.drawn, 0u32);
             k.when(lane.eq(0)).store(group.left_over, 0u32);
-            group.description(lane).at(Description::NUMBER).store(number);
+            group.description(lane).at(PageDescription::NUMBER).store(number);
             prepare_sequences(k, lane, &page, group, lookup);
         });
     }
@@ -221,7 +221,7 @@ impl<'k> GroupStages<'k, '_> {
         let Self { k, batch, group, .. } = *self;
         let lane = batch.lane;
         let number = lists.page_at(lane, first + lane, lane.lt(count));
-        group.description(lane).at(Description::NUMBER).store(number);
+        group.description(lane).at(PageDescription::NUMBER).store(number);
         k.when(lane.eq(0)).store(group.left_over, (1u32 << count) - 1);
     }
 
@@ -236,7 +236,7 @@ impl<'k> GroupStages<'k, '_> {
             k.when(lane.eq(0)).atomic(drawn, group.drawn, AtomOp::Add, 1u32);
             let slot = drawn.shfl(0u32).named("slot");
             all.break_if(slot.ge(GROUP_PAGES) | (first + slot).ge(batch.pages));
-            let number = group.description(slot).at(Description::NUMBER).load_uniform().named("number");
+            let number = group.description(slot).at(PageDescription::NUMBER).load_uniform().named("number");
             batch.restore_page(self.lanes, number, PageKind::Zstd, MAX_FRAME_BYTES, |page| {
                 restore_prepared(k, lane, page, buffer, group, slot)
             });
@@ -257,7 +257,7 @@ impl<'k> GroupStages<'k, '_> {
                 let lowest = *left_over & (0 - *left_over);
                 left_over.set(*left_over ^ lowest);
                 k.if_uniform(turn.eq(0), || {
-                    let number = group.description(lowest.bfind()).at(Description::NUMBER).load_uniform();
+                    let number = group.description(lowest.bfind()).at(PageDescription::NUMBER).load_uniform();
                     batch.restore_page(self.lanes, number, PageKind::Zstd, MAX_FRAME_BYTES, |page| {
                         restore_frame(k, lane, page, buffer, constants)
                     });

@@ -8,8 +8,8 @@ use super::super::literals::{Literals, RLE, copy_plain, decode_streams};
 use super::super::restore::BUFFER_BYTES;
 use super::super::weights::{WEIGHTS_BYTES, read_direct};
 use super::group::{
-    Description, HAS_CHECKSUM, IS_FOUR, IS_PREPARED, KIND_SHIFT, LITERALS_MASK, MAX_CODE_BITS, PageGroup, RECORD_BYTES,
-    SEQUENCES_BITS, SEQUENCES_SHIFT,
+    HAS_CHECKSUM, IS_FOUR, IS_PREPARED, KIND_SHIFT, LITERALS_MASK, MAX_CODE_BITS, PageDescription, PageGroup,
+    RECORD_BYTES, SEQUENCES_BITS, SEQUENCES_SHIFT,
 };
 use super::weights::{CODED, COUNT_SHIFT, IS_DIRECT};
 use crate::ir::AtomOp;
@@ -31,8 +31,8 @@ pub(super) fn restore_prepared<'k>(
     let is_page = k.var(false).named("is_page");
     let refused_as = k.var(PageStatus::BadBlock as u32);
     let description = group.description(slot);
-    let [sizes, held, weights] =
-        [Description::SIZES, Description::HELD, Description::WEIGHTS].map(|word| description.at(word).load_uniform());
+    let [sizes, held, weights] = [PageDescription::SIZES, PageDescription::HELD, PageDescription::WEIGHTS]
+        .map(|word| description.at(word).load_uniform());
     k.block_uniform(|refuse| {
         let kind = sizes >> KIND_SHIFT;
         refuse.exit_if((sizes & IS_PREPARED).eq(0) | (kind.eq(CODED) & weights.eq(0)));

@@ -5,7 +5,8 @@ use super::super::frame::top_bits;
 use super::super::sequences::SequenceTable;
 use super::frame::GuardedLoads;
 use super::group::{
-    Description, PageGroup, RECORD_BYTES, SEQUENCES_LANE_BYTES, SEQUENCES_LIST_AT, SEQUENCES_STAGE_AT, TABLE_ENTRIES,
+    PageDescription, PageGroup, RECORD_BYTES, SEQUENCES_LANE_BYTES, SEQUENCES_LIST_AT, SEQUENCES_STAGE_AT,
+    TABLE_ENTRIES,
 };
 use super::lookup::{LENGTH_SHIFT, MATCH_CODES_AT, MIN_MATCH, SharedTables};
 use super::parse::LanePage;
@@ -36,7 +37,7 @@ pub(super) fn prepare_sequences<'k>(
     lookup: SharedTables<'k>,
 ) {
     let description = group.description(lane);
-    description.at(Description::HELD).store(*page.held_at | (*page.held_end << 16));
+    description.at(PageDescription::HELD).store(*page.held_at | (*page.held_end << 16));
     let memory = (lane.mad(SEQUENCES_LANE_BYTES, group.work)).named("memory");
     // A page without sequences has nothing behind their number.
     let is_empty = page.sequences.eq(0) & page.at.eq(*page.end);
@@ -48,7 +49,7 @@ pub(super) fn prepare_sequences<'k>(
         & (walk.written + *page.literal_len - walk.literals).eq(PAGE_BYTES)
         & walk.end.eq(walk.first_bit);
     let is_prepared = *page.is_there & (is_empty | *walks) & !*walk.is_bad & ends_whole;
-    description.at(Description::SIZES).store(is_prepared.select(*page.sizes, 0u32));
+    description.at(PageDescription::SIZES).store(is_prepared.select(*page.sizes, 0u32));
 }
 
 /// Reads the tables of literal lengths, offsets and match lengths. `walks` stays where all three are there.

@@ -2,7 +2,9 @@
 
 use super::super::format::WEIGHTS;
 use super::super::frame::top_bits;
-use super::group::{Description, GROUP_PAGES, PageGroup, SEQUENCES_LANE_BYTES, WEIGHTS_LANE_BYTES, WEIGHTS_LIST_AT};
+use super::group::{
+    GROUP_PAGES, PageDescription, PageGroup, SEQUENCES_LANE_BYTES, WEIGHTS_LANE_BYTES, WEIGHTS_LIST_AT,
+};
 use super::parse::LanePage;
 use super::tables::{CountLimits, ENTRY_BYTES, LaneTable, SYMBOL_SHIFT, list_bytes, next_state, state_bits};
 use crate::{KernelBuilder, Reg};
@@ -100,5 +102,5 @@ pub(super) fn prepare_weights<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, page
     let coded = is_complete.select(streams_at | (*count << COUNT_SHIFT), 0u32);
     let direct = streams_at.or3((head - 127) << COUNT_SHIFT, IS_DIRECT);
     let word = (is_tree & is_direct).select(direct, coded);
-    group.description(lane).at(Description::WEIGHTS).store(word);
+    group.description(lane).at(PageDescription::WEIGHTS).store(word);
 }

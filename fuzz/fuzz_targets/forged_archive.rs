@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use trueno_zram_archive::{
-    Archive, ContentBatch, ContentSpan, FrameReader, IndexVerdict, Pages, SalvageReader, Verify,
+    Archive, ContentBatch, ContentSpan, Error, FrameReader, IndexVerdict, Pages, SalvageReader, Verify,
 };
 use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_fuzz::{archive_of, use_one_thread};
@@ -55,7 +55,9 @@ fn judge_pages(bytes: &[u8], content_len: u64, sample: u64) {
         there == read || verdict.is_none() && there.len() < PAGE_SIZE
     };
     if let Some(archive) = open(bytes, u64::MAX).filter(|_| sample & 0x20 != 0) {
-        judge_touched(&archive.with_verify(Verify::Touched), &pages, is_right);
+        // A stream that ends with an error has not shown all blocks.
+        let is_page = |read: &[u8]| verdict.is_none() || read.len() < PAGE_SIZE || content.has_page(read);
+        judge_touched(&archive.with_verify(Verify::Touched), &pages, is_right, is_page);
     }
     for (turn, page) in (0..).zip(&pages) {
         let read = read_page(proving.as_ref(), *page);
@@ -73,20 +75,32 @@ fn judge_pages(bytes: &[u8], content_len: u64, sample: u64) {
     }
 }
 
-/// Pages that are read before they are proven are right if the proof succeeds. After it, right or not, no wrong page is read.
-fn judge_touched(archive: &Archive, pages: &[u64], is_right: impl Fn(u64, &[u8]) -> bool) {
+/// Pages that are read before they are proven are pages of the archive, and the right ones if their proof succeeds. After it, no
+/// wrong page is read, and none at all of a group whose proof has failed.
+fn judge_touched(
+    archive: &Archive,
+    pages: &[u64],
+    is_right: impl Fn(u64, &[u8]) -> bool,
+    is_page: impl Fn(&[u8]) -> bool,
+) {
     let touched: Vec<_> = pages.iter().map(|page| (*page, read_page(Some(archive), *page))).collect();
-    let is_proven = loop {
+    loop {
         match archive.prove_next() {
             Ok(true) => {}
-            Ok(false) => break true,
-            Err(_) => break false,
+            Ok(false) => break,
+            Err(Error::Disproven { .. }) => assert!(!archive.disproven().is_empty()),
+            Err(other) => panic!("a file in memory can be read: {other}"),
         }
-    };
+    }
     for (page, before) in touched {
-        assert!(!is_proven || before.is_none_or(|read| is_right(page, &read)), "the proof of page {page} is wrong");
+        let is_disproven = archive.disproven().iter().any(|pages| pages.contains(&page));
+        if let Some(read) = before {
+            assert!(is_page(&read), "page {page} is garbage");
+            assert!(is_disproven || is_right(page, &read), "the proof of page {page} is wrong");
+        }
         let after = read_page(Some(archive), page);
-        assert!(after.is_none_or(|read| is_right(page, &read)), "page {page} is another one, and was disproven");
+        assert!(after.is_none() || !is_disproven, "page {page} was disproven, and is read");
+        assert!(after.is_none_or(|read| is_right(page, &read)), "page {page} is another one");
     }
 }
 
@@ -142,6 +156,12 @@ impl Content {
             self.bytes.extend_from_slice(bytes);
         }
         self.len_bytes += span.len_bytes();
+    }
+
+    /// Returns `true` if the content has these bytes at the start of a page, or if they are zeros.
+    fn has_page(&self, read: &[u8]) -> bool {
+        read.iter().all(|byte| *byte == 0)
+            || (0..self.len_bytes.div_ceil(PAGE_SIZE as u64)).any(|number| self.page(number) == read)
     }
 
     /// A page, or what there is of it.

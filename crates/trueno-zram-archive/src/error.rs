@@ -151,6 +151,17 @@ pub enum Error {
     /// The index is damaged or does not describe this file. The file can still be read from its start.
     #[error("bad index: {0}")]
     Index(String),
+    /// The proof of a group of pages has failed: it is not what the index says. Pages of it that were returned before, with
+    /// [`Verify::Touched`](crate::Verify::Touched), may be other ones.
+    #[error("pages {start} to {end} failed their proof: {reason}")]
+    Disproven {
+        /// The first page of the group.
+        start: u64,
+        /// The page after the last.
+        end: u64,
+        /// The problem.
+        reason: String,
+    },
     /// A delta is damaged.
     #[error("bad delta: {0}")]
     Delta(String),

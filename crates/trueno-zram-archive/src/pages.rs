@@ -92,6 +92,61 @@ pub trait Pages: Send + Sync {
         true
     }
 
+    /// Returns `true` if pages were returned whose proof is still due. It takes no lock, so that a thread that has read pages can ask.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{Archive, Verify, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 40 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// use trueno_zram_archive::Pages;
+    /// let archive = archive.with_verify(Verify::Touched);
+    /// assert!(!archive.is_proof_due());
+    /// archive.read_page(8)?;
+    /// assert!(archive.is_proof_due());
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    fn is_proof_due(&self) -> bool {
+        false
+    }
+
+    /// Proves a part of what is still [due](Self::is_proof_due), about 4 MiB of content: in a thread of low priority, or several.
+    /// Returns `false` once nothing is left; more is due when more is read.
+    ///
+    /// Each group that was read is compared with its index, then what lies before it as far as that is asked for. If a proof
+    /// fails, all reads of that group fail from then on; those that began before may still return. The proof goes on with the
+    /// next call. [`disproven`](Self::disproven) lists what has failed.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{Archive, Verify, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 40 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// use trueno_zram_archive::Pages;
+    /// let archive = archive.with_verify(Verify::Touched);
+    /// archive.read_page(8)?;
+    /// while archive.prove_next()? {}
+    /// assert!(!archive.is_proof_due() && archive.disproven().is_empty());
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Disproven`] once per group whose proof fails; [`Error::Read`] and others if the file cannot be read: then the
+    /// proof is still due.
+    fn prove_next(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Returns the pages whose proof has failed, in order. All reads of them fail.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{Image, Pages};
+    /// assert!(Image::new(vec![[7; 4096]; 3]).disproven().is_empty());
+    /// ```
+    fn disproven(&self) -> Vec<Range<u64>> {
+        Vec::new()
+    }
+
     /// Returns the number of zero pages from `page` on, as far as that is known without reading anything near them.
     ///
     /// ```
@@ -242,6 +297,18 @@ macro_rules! forward_pages {
 
             fn is_located(&self, page: u64) -> bool {
                 $inner(self).is_located(page)
+            }
+
+            fn is_proof_due(&self) -> bool {
+                $inner(self).is_proof_due()
+            }
+
+            fn prove_next(&self) -> Result<bool> {
+                $inner(self).prove_next()
+            }
+
+            fn disproven(&self) -> Vec<Range<u64>> {
+                $inner(self).disproven()
             }
 
             fn zero_run(&self, page: u64) -> Result<u64> {

@@ -32,13 +32,31 @@ fn page_of(content: &[u8], page: u64) -> &[u8] {
     &content[start..content.len().min(start + PAGE_SIZE)]
 }
 
-/// Proves all that is left. Returns how many groups that took, or the error.
+/// Proves all that is left. Returns how many units that took.
 fn prove_all(archive: &Archive) -> Result<u64, Error> {
-    let mut groups = 0;
+    let mut units = 0;
     while archive.prove_next()? {
-        groups += 1;
+        units += 1;
     }
-    Ok(groups)
+    assert!(!archive.is_proof_due());
+    Ok(units)
+}
+
+/// Proves all that is left, and goes on after failures. Returns the pages of groups that failed, as the errors name them.
+fn disprove_all(archive: &Archive) -> Vec<(u64, u64)> {
+    let mut failed = Vec::new();
+    loop {
+        match archive.prove_next() {
+            Ok(true) => {}
+            Ok(false) => return failed,
+            Err(Error::Disproven { start, end, .. }) => failed.push((start, end)),
+            Err(other) => panic!("{other}"),
+        }
+    }
+}
+
+fn is_disproven<T>(read: &Result<T, Error>) -> bool {
+    matches!(read, Err(Error::Disproven { .. }))
 }
 
 #[test]
@@ -72,7 +90,7 @@ fn a_touched_page_takes_two_short_reads() {
     for format in FORMATS {
         let file = Arc::new(Counted(plain_archive_in(format, &content), AtomicU64::new(0)));
         let archive = Archive::read_from(Arc::clone(&file) as _).unwrap().unwrap().with_verify(Verify::Touched);
-        for page in [2500, 2501, 7] {
+        for page in [2500, 2501, 7, 1500] {
             file.1.store(0, Ordering::Relaxed);
             assert!(archive.read_page(page).unwrap() == page_of(&content, page));
             let read = file.1.load(Ordering::Relaxed);
@@ -97,18 +115,24 @@ fn a_lie_about_positions_is_found_by_the_proof_and_by_nothing_else() {
         let lying = forged.build();
         let open = |verify| opened(&lying).unwrap().unwrap().with_verify(verify);
         assert!(matches!(open(Verify::Group).read_page(1500), Err(Error::Index(_))), "{format:?}");
-        assert!(matches!(open(Verify::All).read_page(1500), Err(Error::Index(_))), "{format:?}");
+        assert!(is_disproven(&open(Verify::All).read_page(1500)), "{format:?}");
 
         let touched = open(Verify::Touched);
         assert!(touched.read_page(1500).unwrap() != page_of(&content, 1500), "{format:?}: the next page");
-        assert!(matches!(prove_all(&touched), Err(Error::Index(_))), "{format:?}");
-        assert!(
-            matches!(touched.read_page(1500), Err(Error::Index(_))),
-            "{format:?}: what is disproven is not read again"
-        );
-        assert!(touched.read_pages(1400, &mut [[0; PAGE_SIZE]; 4]).is_err(), "{format:?}");
+        // The lie is in the group before, which nobody has read.
+        let failed = disprove_all(&touched);
+        assert!(failed.contains(&(1024, 2048)), "{format:?}: {failed:?}");
+        assert!(is_disproven(&touched.read_page(1500)), "{format:?}: what is disproven is not read again");
+        assert!(is_disproven(&touched.read_page(1024)), "{format:?}: nor are other pages of the group");
+        assert!(is_disproven(&touched.read_pages(1400, &mut [[0; PAGE_SIZE]; 4])), "{format:?}");
+        assert!(is_disproven(&touched.read_pages(1024, &mut vec![[0; PAGE_SIZE]; 1024])), "{format:?}");
+        assert!(is_disproven(&touched.is_zero(1500)), "{format:?}");
         assert!(!touched.is_located(1500), "{format:?}");
-        assert!(matches!(touched.prove_next(), Err(Error::Index(_))), "{format:?}: and stays so");
+        assert!(touched.disproven().iter().any(|pages| pages.contains(&1500)), "{format:?}");
+        assert!(!touched.prove_next().unwrap(), "{format:?}: each failure is reported once");
+        // Groups behind a faulty one are not trusted any more.
+        assert!(is_disproven(&touched.read_page(2500)), "{format:?}");
+        assert!(touched.disproven().iter().any(|pages| pages.contains(&2500)), "{format:?}");
     }
 }
 

@@ -68,18 +68,23 @@ impl Archive {
 
     fn visit_group(&self, pages: Range<u64>, buffer: &mut [Page], visit: &mut Visit<'_>) -> ControlFlow<()> {
         let (number, start) = (group_of(pages.start), pages.start);
-        let known = if self.trusts_index(number) { self.locate(number) } else { Ok(self.known(number)) };
+        let known = self.known(number).filter(|_| self.proofs.is_proven(number));
+        if known.is_none()
+            && let Some(out) = self.room_for_group(&pages, buffer)
+        {
+            match self.restore_group(number, out) {
+                Ok(true) => return visit(start, Ok(out)),
+                Ok(false) => {}
+                Err(error) => return visit(start, Err(error)),
+            }
+        }
+        let known = if self.trusts_index(number) { self.locate(number) } else { Ok(known) };
         match known {
             Ok(Some(group)) => {
                 return visit_portions(pages, buffer, visit, |first, out| self.read_run(group, first, out));
             }
             Ok(None) => {}
             Err(error) => return visit(start, Err(error)),
-        }
-        if let Some(out) = self.room_for_group(&pages, buffer)
-            && self.restore_group(number, out)
-        {
-            return visit(start, Ok(out));
         }
         let visited = self.with_group(number, |group| {
             self.keep_places(number, group);
@@ -102,19 +107,51 @@ impl Archive {
 
     /// Restores a whole group whose blocks were not compared with the index before. That all blocks decode to pages proves
     /// their positions, so nothing is decoded twice. Returns `false` if the group has to be read with all checks.
-    fn restore_group(&self, number: u64, out: &mut [Page]) -> bool {
+    ///
+    /// # Errors
+    /// [`Error::Disproven`](crate::Error::Disproven) if that is found here, or was before.
+    fn restore_group(&self, number: u64, out: &mut [Page]) -> Result<bool> {
+        self.proofs.check(number)?;
+        // Groups before this one are proven before its pages are returned, or later.
+        let trusts_index = self.trusts_index(number);
+        let stream = if trusts_index { self.reach() } else { StreamReach::Reaches };
         let _guard = self.in_flight.begin(number);
         let mut group = self.take_buffer();
-        let read = group.read_to(CheckDepth::Headers, number, self.index(), StreamReach::Reaches);
-        let is_restored = read.is_ok()
-            && self.decode_run(&group, number * GROUP_PAGES as u64, out).is_ok()
-            && self.prove_before(number).is_ok();
+        let read = group.read_to(CheckDepth::Headers, number, self.index(), stream);
+        let is_decoded = read.is_ok() && self.decode_run(&group, number * GROUP_PAGES as u64, out).is_ok();
+        let is_restored = is_decoded && (trusts_index || self.prove_before(number).is_ok());
         if is_restored {
-            self.note_proven(number, &group);
-            self.keep_places(number, &group);
+            self.note_compared(number, &group);
+            if trusts_index {
+                self.proofs.touch(number);
+            } else {
+                self.keep_places(number, &group);
+            }
         }
         self.return_buffer(group);
-        is_restored
+        if trusts_index && let Err(error) = read {
+            let _ = self.note_failure(number, error);
+            self.proofs.check(number)?;
+        }
+        Ok(is_restored)
+    }
+
+    /// Reads pages by the entries alone, for a caller that compares them with their hashes.
+    pub(crate) fn read_by_entries(&self, first: u64, out: &mut [Page]) -> Result<()> {
+        let end = first.saturating_add(out.len() as u64);
+        self.check_range(&(first..end))?;
+        let (mut next, mut rest) = (first, out);
+        while next < end {
+            let part_end = end.min((group_of(next) + 1) * GROUP_PAGES as u64);
+            let (now, after) = rest.split_at_mut(page_index(part_end - next));
+            let group = self.locate_by_entries(group_of(next))?;
+            match now {
+                [page] => self.read_located(group.locate(next, &self.layout), page)?,
+                pages => self.read_run(group, next, pages)?,
+            }
+            (next, rest) = (part_end, after);
+        }
+        Ok(())
     }
 
     /// Reads the blocks of pages by one read, and restores them.

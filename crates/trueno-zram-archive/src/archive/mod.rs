@@ -4,45 +4,40 @@ mod codec_pages;
 mod consecutive_pages;
 mod ends;
 pub(crate) mod group;
+mod group_proofs;
 mod groups;
 mod in_flight;
 mod proof;
+mod single_page;
 
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use trueno_zram_core::{PAGE_SIZE, Page, PageStats};
+use trueno_zram_core::{Page, PageStats};
 
 use crate::archive::group::GroupBuffer;
-use crate::block::{Block, Fit};
 use crate::delta::ArchiveIdentity;
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
 use crate::index::blocks::{BlockPlace, Blocks, GroupIndex};
-use crate::index::layout::{GROUP_PAGES, IndexFooter, page_len, pages_of};
+use crate::index::layout::{GROUP_PAGES, IndexFooter, pages_of};
 use crate::index::resident::ResidentGroup;
 use crate::index::sections::{Section, Sections};
 use crate::index::table::GroupTable;
 use crate::pages::{Pages, Visit};
-use crate::read_at::{ReadAt, file_len, read_part};
+use crate::read_at::{ReadAt, file_len};
 use crate::stream::decoder::CpuPages;
 
 pub use codec_pages::CodecPages;
 pub(crate) use ends::{ArchiveEnd, read_footer};
+use group_proofs::GroupProofs;
 pub use groups::GroupTotals;
 use in_flight::InFlight;
 pub use proof::Verify;
 use proof::WALK_LIMIT;
-
-/// The longest block in a file: a raw page with the headers and the checksum of either format.
-const MAX_STORED_LEN: usize = PAGE_SIZE + 16;
-
-/// Room for a block, from the start of a cache line: the kernel copies to it faster.
-#[repr(align(64))]
-struct StoredBlock([u8; MAX_STORED_LEN]);
 
 /// A standard .lz4 or .zst file with an index, read by page number from any thread.
 ///
@@ -94,14 +89,13 @@ pub struct Archive {
     /// Length of the seek table after the index; 0 if there is none.
     pub(crate) seek_table_len: u64,
     table: GroupTable,
-    /// The groups whose places are known: those that were compared with the index, or with [`Verify::Touched`] their entries.
+    /// The groups whose places are known: those that were compared with the index, or their entries alone.
     groups: Vec<OnceLock<Box<ResidentGroup>>>,
     verify: Verify,
     walk_limit: u64,
     /// Groups from the start whose blocks were compared with the index; `u64::MAX` if a stream ends in one of them.
     proven_groups: AtomicU64,
-    /// The first group that is not what the index says, once [`prove_next`](Self::prove_next) has found it.
-    disproven: OnceLock<u64>,
+    proofs: GroupProofs,
     in_flight: InFlight,
     /// Buffers that no thread uses now.
     idle: Mutex<Vec<GroupBuffer>>,
@@ -202,7 +196,7 @@ impl Archive {
             verify: Verify::Group,
             walk_limit: WALK_LIMIT,
             proven_groups: AtomicU64::new(0),
-            disproven: OnceLock::new(),
+            proofs: GroupProofs::new(footer.groups()),
             in_flight: InFlight::default(),
             idle: Mutex::default(),
             decoder: CpuPages::new(),
@@ -260,7 +254,7 @@ impl Archive {
     #[must_use]
     pub fn index_memory_bytes(&self) -> usize {
         let touched: usize = self.groups.iter().filter_map(OnceLock::get).map(|group| group.memory_bytes()).sum();
-        self.table.memory_bytes() + size_of_val(&self.groups[..]) + touched
+        self.table.memory_bytes() + size_of_val(&self.groups[..]) + self.proofs.memory_bytes() + touched
     }
 
     /// Returns the blocks that hold the pages of a range, in order: from the block of its first page to that of its
@@ -338,27 +332,6 @@ impl Archive {
         Ok(None)
     }
 
-    /// Reads a page. A shorter last page is filled up with zeros.
-    ///
-    /// ```
-    /// # use trueno_zram_archive::{Archive, WriteOptions, compress};
-    /// # let mut bytes = Vec::new();
-    /// # compress(&[7; 40 * 4096][..], &mut bytes, &WriteOptions::default())?;
-    /// # let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index"); // of 40 pages
-    /// assert_eq!(archive.read_page(7)?, [7; 4096]);
-    /// assert!(archive.read_page(40).is_err());
-    /// # Ok::<(), trueno_zram_archive::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::PageRange`]; [`Error::Index`] if the group is not what the index says; [`Error::BlockChecksum`] and
-    /// [`Error::Block`] if the page is damaged; [`Error::Read`].
-    pub fn read_page(&self, page: u64) -> Result<Page> {
-        let mut out = [0; PAGE_SIZE];
-        self.read_one(page, &mut out)?;
-        Ok(out)
-    }
-
     pub(crate) fn index(&self) -> GroupIndex<'_> {
         GroupIndex { file: &*self.file, footer: &self.footer, layout: &self.layout, table: &self.table }
     }
@@ -386,60 +359,6 @@ impl Archive {
         self.table.get(number).map(|group| group.offset).ok_or_else(|| Error::index("it has no such group"))
     }
 
-    /// Reads a page by its number.
-    fn read_one(&self, page: u64, out: &mut Page) -> Result<()> {
-        let number = self.group_with(page)?;
-        match self.locate(number)? {
-            Some(group) => self.read_located(group.locate(page, &self.layout), out),
-            None => self.with_group(number, |group| self.decode_part(group, page..page + 1, std::slice::from_mut(out))),
-        }
-    }
-
-    /// Reads a page where the index says it is. The other blocks of its group are not compared with the index, so it may be
-    /// another page than a stream has there: the caller compares it with its hash. Takes two short reads of the file.
-    pub(crate) fn read_unproven(&self, page: u64, out: &mut Page) -> Result<()> {
-        let number = self.group_with(page)?;
-        if self.is_located(page) {
-            return self.read_one(page, out);
-        }
-        let group = self.resident(&self.index().places(number)?);
-        self.read_located(group.locate(page, &self.layout), out)
-    }
-
-    /// Reads a page from its block; a page without one is zero.
-    fn read_located(&self, place: Option<BlockPlace>, out: &mut Page) -> Result<()> {
-        let Some(place) = place else {
-            out.fill(0);
-            return Ok(());
-        };
-        let len = self.layout.overhead() + place.len_bytes as usize;
-        let mut bytes = StoredBlock([0; MAX_STORED_LEN]);
-        read_part(&*self.file, place.offset, &mut bytes.0[..len], Some(place.first_page), "a block")?;
-        self.restore_block(&place, &bytes.0[..len], out)
-    }
-
-    /// Restores a page from its block. The group was compared with the index, but the file may have changed since.
-    fn restore_block(&self, place: &BlockPlace, bytes: &[u8], out: &mut Page) -> Result<()> {
-        let (block, fit) = Block::described(place, &self.layout, place.offset, bytes, self.footer.content_len);
-        if fit == Fit::HeaderDiffers {
-            return Err(block.not_described());
-        }
-        if self.layout.block_checksums() {
-            block.verify(bytes)?;
-        }
-        self.decode(&block, bytes, out)
-    }
-
-    /// Decodes the block of a page. The bytes after a shorter last page are set to zero.
-    fn decode(&self, block: &Block, window: &[u8], out: &mut Page) -> Result<()> {
-        let len = page_len(self.footer.content_len, block.page.unwrap_or_default());
-        if len < PAGE_SIZE {
-            return block.decode_tail(window, len, out);
-        }
-        let data = block.as_page(window).ok_or_else(|| block.corrupt("it is not a page"))?;
-        self.decoder.decode_one(data, out, &mut None).map_err(|error| block.corrupt(error))
-    }
-
     fn resident(&self, places: &[BlockPlace]) -> Box<ResidentGroup> {
         Box::new(ResidentGroup::new(places, &self.layout, self.footer.content_len))
     }
@@ -448,12 +367,15 @@ impl Archive {
         self.groups.get(usize::try_from(number).ok()?)
     }
 
+    // Nobody waits for the buffers: a thread of low priority may hold their lock for long.
     fn take_buffer(&self) -> GroupBuffer {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+        self.idle.try_lock().ok().and_then(|mut idle| idle.pop()).unwrap_or_default()
     }
 
     fn return_buffer(&self, buffer: GroupBuffer) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+        if let Ok(mut idle) = self.idle.try_lock() {
+            idle.push(buffer);
+        }
     }
 }
 
@@ -484,7 +406,20 @@ impl Pages for Archive {
     }
 
     fn is_located(&self, page: u64) -> bool {
-        page < self.page_count() && self.known(group_of(page)).is_some()
+        let number = group_of(page);
+        page < self.page_count() && (self.trusts_index(number) || self.known(number).is_some())
+    }
+
+    fn is_proof_due(&self) -> bool {
+        self.has_unproven()
+    }
+
+    fn prove_next(&self) -> Result<bool> {
+        self.prove_one()
+    }
+
+    fn disproven(&self) -> Vec<Range<u64>> {
+        self.disproven_ranges()
     }
 }
 

@@ -1,11 +1,14 @@
 //! Proof that blocks lie where the index says: of a page's group, and of the groups before it.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::Archive;
+use super::group_proofs::{IsRefused, disproof, pages_of_group};
 use crate::archive::group::{GroupBuffer, StreamReach};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::index::resident::ResidentGroup;
+use crate::pages::Pages;
 
 /// Bytes of the file that are checked before a page to prove its position, by default.
 pub(super) const WALK_LIMIT: u64 = 16 << 20;
@@ -21,9 +24,15 @@ pub enum Verify {
     /// All blocks of the page's group, and those of the groups before it up to the [walk limit](Archive::with_walk_limit).
     #[default]
     Group,
-    /// The block of the page: its entry, its place, its header and its checksum. It may be another page than a stream has
-    /// there. The proof comes later, from [`Archive::prove_next`]; once that has failed, no page from the faulty group on is
-    /// returned without the proof that [`Verify::Group`] demands.
+    /// The page's entry and its block: the place, the header and the checksum. A zero page has only an entry. It may be
+    /// another page than a stream has there.
+    ///
+    /// The proof of [`Group`](Self::Group) follows, from [`Pages::prove_next`](crate::Pages::prove_next): it is due once for each
+    /// group that was read. Once it has failed, every read of that group is [`Error::Disproven`](crate::Error::Disproven), and
+    /// groups after it are proven before their pages are returned.
+    ///
+    /// Without block checksums, this is [`Group`](Self::Group). The pages of a [`Delta`](crate::Delta) are compared with their
+    /// hashes instead, and nothing is left to prove.
     Touched,
     /// All blocks of the page's group and of all groups before it.
     All,
@@ -33,7 +42,7 @@ impl Archive {
     /// Sets how much is proven before a page is returned.
     ///
     /// ```
-    /// # use trueno_zram_archive::{Archive, Verify, WriteOptions, compress};
+    /// # use trueno_zram_archive::{Archive, Pages, Verify, WriteOptions, compress};
     /// # let mut bytes = Vec::new();
     /// # compress(&[0; 40 * 4096][..], &mut bytes, &WriteOptions::default())?;
     /// # let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index");
@@ -44,8 +53,20 @@ impl Archive {
     /// ```
     #[must_use]
     pub fn with_verify(mut self, verify: Verify) -> Self {
-        self.verify = verify;
+        self.set_verify(verify);
         self
+    }
+
+    pub(crate) fn verify(&self) -> Verify {
+        self.verify
+    }
+
+    pub(crate) fn set_verify(&mut self, verify: Verify) {
+        self.verify = match verify {
+            // Nothing else would tell a damaged page from an intact one.
+            Verify::Touched if !self.layout.block_checksums() => Verify::Group,
+            verify => verify,
+        };
     }
 
     /// Sets how many bytes of the file may be read before a page to prove its position: 16 MiB by default. See
@@ -56,36 +77,96 @@ impl Archive {
         self
     }
 
-    /// Compares the next group that is not proven yet with the index: one unit of background proof, about 4 MiB of content.
-    /// Returns `false` once all groups are proven, or none that follows needs a proof, because no stream gets past a damaged
-    /// block.
-    ///
-    /// # Errors
-    /// [`Error::Index`](crate::Error::Index) if the group is not what the index says; [`Error::Read`](crate::Error::Read).
-    pub fn prove_next(&self) -> Result<bool> {
-        let next = self.proven_groups.load(Ordering::Acquire);
-        if next >= self.footer.groups() {
-            return Ok(false);
+    /// Returns `true` if something is left to prove, as [`Pages::is_proof_due`] says.
+    pub(super) fn has_unproven(&self) -> bool {
+        match self.verify {
+            Verify::Group => false,
+            Verify::Touched => self.proofs.is_due(),
+            Verify::All => {
+                let next = self.proven_groups.load(Ordering::Acquire);
+                next < self.footer.groups() && self.proofs.is_before_disproven(next)
+            }
         }
-        match self.in_flight.begin(next) {
-            Some(_guard) => self.prove_group(next).inspect_err(|_| {
-                // Of several threads, one finds it first.
-                let _ = self.disproven.set(next);
-            })?,
-            None => self.in_flight.wait_for(next),
+    }
+
+    /// Proves a group: one that was read, or with [`Verify::All`] the next one.
+    pub(super) fn prove_one(&self) -> Result<bool> {
+        match self.verify {
+            Verify::Group => Ok(false),
+            Verify::Touched => self.prove_touched(),
+            Verify::All if self.has_unproven() => {
+                self.prove_or_wait(self.proven_groups.load(Ordering::Acquire))?;
+                Ok(true)
+            }
+            Verify::All => Ok(false),
         }
-        Ok(true)
+    }
+
+    /// Proves a group that was read: first those groups themselves, then what lies before them.
+    fn prove_touched(&self) -> Result<bool> {
+        while self.proofs.is_due() {
+            let mut others = None;
+            for number in self.proofs.due_to_compare() {
+                let Some(_guard) = self.in_flight.begin(number) else {
+                    others = Some(number);
+                    continue;
+                };
+                if self.proofs.compared(number).is_some() {
+                    continue;
+                }
+                self.proofs.go_on_after(number);
+                self.compare_touched(number)?;
+                return Ok(true);
+            }
+            if let Some(number) = self.proofs.first_compared_and_due() {
+                match self.next_before(number) {
+                    None => self.proofs.set_proven(number),
+                    Some(before) => {
+                        self.prove_or_wait(before).map_err(|error| self.note_failure(number, error))?;
+                        return Ok(true);
+                    }
+                }
+            } else if let Some(number) = others {
+                self.in_flight.wait_for(number);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Compares a group that was read with the index.
+    fn compare_touched(&self, number: u64) -> Result<()> {
+        let window_len = self.read_proving(number, self.reach(), |group| Ok(group.window().len()))?;
+        // More pages of the group will probably be read.
+        self.file.expect_reads(self.offset_of(number)?, window_len);
+        if self.next_before(number).is_none() {
+            self.proofs.set_proven(number);
+        }
+        Ok(())
+    }
+
+    /// Returns the page numbers of groups whose proof has failed.
+    pub(super) fn disproven_ranges(&self) -> Vec<Range<u64>> {
+        let mut ranges = Vec::<Range<u64>>::new();
+        for number in self.proofs.disproven() {
+            let Range { start, end } = pages_of_group(number);
+            let end = end.min(self.page_count());
+            match ranges.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => ranges.push(start..end),
+            }
+        }
+        ranges
     }
 
     /// Returns `true` if pages of a group are read without proof of their positions.
     pub(super) fn trusts_index(&self, number: u64) -> bool {
-        self.verify == Verify::Touched && self.disproven.get().is_none_or(|first| number < *first)
+        self.verify == Verify::Touched && self.proofs.is_before_disproven(number)
     }
 
     /// Returns the index of a group if it is in memory and pages may be read by it.
     pub(super) fn known(&self, number: u64) -> Option<&ResidentGroup> {
         let group = self.slot(number)?.get()?;
-        (group.is_proven() || self.trusts_index(number)).then_some(&**group)
+        (self.proofs.is_proven(number) || self.trusts_index(number)).then_some(&**group)
     }
 
     /// Returns the index of a group, in memory; `None` if a block of the group is damaged, so that each page has to be looked at
@@ -95,8 +176,9 @@ impl Archive {
             return Ok(Some(group));
         }
         if self.trusts_index(number) {
-            let places = self.index().places(number)?;
-            return Ok(self.slot(number).map(|slot| &**slot.get_or_init(|| self.resident(&places))));
+            let group = self.locate_by_entries(number)?;
+            self.proofs.touch(number);
+            return Ok(Some(group));
         }
         self.with_group(number, |group| {
             let kept = self.keep_places(number, group);
@@ -107,21 +189,32 @@ impl Archive {
         })
     }
 
+    /// Returns the index of a group, in memory, by its entries alone.
+    pub(super) fn locate_by_entries(&self, number: u64) -> Result<&ResidentGroup> {
+        let slot = self.slot(number).ok_or_else(|| Error::index("it has no such group"))?;
+        if let Some(group) = slot.get() {
+            return Ok(group);
+        }
+        let places = self.index().places(number)?;
+        Ok(slot.get_or_init(|| self.resident(&places)))
+    }
+
     /// Keeps the places of a group that was compared with the index, if all its blocks are intact.
     pub(super) fn keep_places(&self, number: u64, group: &GroupBuffer) -> Option<&ResidentGroup> {
         let (slot, places) = (self.slot(number)?, group.intact_places()?);
         let resident = slot.get_or_init(|| self.resident(places));
-        resident.set_proven();
+        self.proofs.set_proven(number);
         Some(resident)
     }
 
     /// Reads a group and compares it with the index, after the groups before it as far as the limit allows.
     pub(super) fn with_group<T>(&self, number: u64, work: impl FnOnce(&GroupBuffer) -> Result<T>) -> Result<T> {
-        let stream = self.prove_before(number)?;
+        self.proofs.check(number)?;
+        let stream = self.prove_before(number).map_err(|error| self.note_failure(number, error))?;
         self.read_proving(number, stream, work)
     }
 
-    /// Reads a group, compares it with the index, and counts it as proven.
+    /// Reads a group, compares it with the index, and counts it as compared.
     fn read_proving<T>(
         &self,
         number: u64,
@@ -131,9 +224,9 @@ impl Archive {
         let mut group = self.take_buffer();
         let read = group.read(number, self.index(), stream);
         if read.is_ok() {
-            self.note_proven(number, &group);
+            self.note_compared(number, &group);
         }
-        let done = read.and_then(|()| work(&group));
+        let done = read.map_err(|error| self.note_failure(number, error)).and_then(|()| work(&group));
         self.return_buffer(group);
         done
     }
@@ -141,30 +234,64 @@ impl Archive {
     /// Compares the groups before `number` with the index, as far as the walk limit reaches. Waits for those that other threads
     /// work on.
     pub(super) fn prove_before(&self, number: u64) -> Result<StreamReach> {
-        let target = self.offset_of(number)?;
-        let limit = if self.verify == Verify::All { u64::MAX } else { self.walk_limit };
-        loop {
-            let proven = self.proven_groups.load(Ordering::Acquire);
-            let next = self.table.get(proven).map_or(0, |group| group.offset);
-            if proven >= number || target.saturating_sub(next) > limit {
-                return Ok(if proven == u64::MAX { StreamReach::EndsBefore } else { StreamReach::Reaches });
-            }
+        while let Some(before) = self.next_before(number) {
             // A thread waits for groups before its own only, so the one with the first of them never waits.
-            match self.in_flight.begin(proven) {
-                Some(_guard) => self.prove_group(proven)?,
-                None => self.in_flight.wait_for(proven),
+            self.prove_or_wait(before)?;
+        }
+        Ok(self.reach())
+    }
+
+    /// Returns the next group to prove of those before `number`; `None` if all are, or the first is too far away.
+    fn next_before(&self, number: u64) -> Option<u64> {
+        let limit = if self.verify == Verify::All { u64::MAX } else { self.walk_limit };
+        let proven = self.proven_groups.load(Ordering::Acquire);
+        let target = self.table.get(number).map_or(0, |group| group.offset);
+        let next = self.table.get(proven).map_or(0, |group| group.offset);
+        (proven < number && target.saturating_sub(next) <= limit).then_some(proven)
+    }
+
+    pub(super) fn reach(&self) -> StreamReach {
+        match self.proven_groups.load(Ordering::Acquire) {
+            u64::MAX => StreamReach::EndsBefore,
+            _ => StreamReach::Reaches,
+        }
+    }
+
+    /// Compares a group with the index, or waits until another thread has done so.
+    fn prove_or_wait(&self, number: u64) -> Result<()> {
+        self.proofs.check(number)?;
+        match self.in_flight.begin(number) {
+            Some(_guard) => self.read_proving(number, StreamReach::Reaches, |_| Ok(())),
+            None => {
+                self.in_flight.wait_for(number);
+                Ok(())
             }
         }
     }
 
-    fn prove_group(&self, number: u64) -> Result<()> {
-        self.read_proving(number, StreamReach::Reaches, |_| Ok(()))
+    /// Counts a group as compared, and those that follow the proven ones as proven.
+    pub(super) fn note_compared(&self, number: u64, group: &GroupBuffer) {
+        self.proofs.set_compared(number, if group.is_refused() { IsRefused::Yes } else { IsRefused::No });
+        loop {
+            let proven = self.proven_groups.load(Ordering::Acquire);
+            // A stream ends with an error at a block that it refuses: nothing after it can contradict the stream.
+            let next = match self.proofs.compared(proven) {
+                None => return,
+                Some(IsRefused::No) => proven + 1,
+                Some(IsRefused::Yes) => u64::MAX,
+            };
+            let _ = self.proven_groups.compare_exchange(proven, next, Ordering::AcqRel, Ordering::Acquire);
+        }
     }
 
-    /// Counts a group as proven, if all before it are.
-    pub(super) fn note_proven(&self, number: u64, group: &GroupBuffer) {
-        // A stream ends with an error at a block that it refuses: nothing after it can contradict the stream.
-        let next = if group.is_refused() { u64::MAX } else { number + 1 };
-        let _ = self.proven_groups.compare_exchange(number, next, Ordering::AcqRel, Ordering::Acquire);
+    /// Notes that the proof of a group has failed, if the error shows that. A file that cannot be read proves nothing.
+    pub(super) fn note_failure(&self, number: u64, error: Error) -> Error {
+        let reason = match error {
+            Error::Index(_) if self.verify != Verify::Group => error.to_string(),
+            Error::Disproven { reason, .. } => reason,
+            other => return other,
+        };
+        self.proofs.disprove(number, reason.clone());
+        disproof(number, reason)
     }
 }

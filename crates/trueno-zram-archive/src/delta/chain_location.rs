@@ -2,7 +2,7 @@
 
 use trueno_zram_core::{PAGE_SIZE, Page};
 
-use crate::archive::Archive;
+use crate::archive::{Archive, Verify};
 use crate::error::{Error, Result};
 use crate::hashes::page_hash::PageHash;
 use crate::index::layout::page_len;
@@ -86,8 +86,8 @@ impl Delta {
         Ok(())
     }
 
-    /// Reads the pages from `first` on, which follow each other in their file from `start` to `last`. Errors name the pages of the
-    /// delta.
+    /// Reads the pages from `first` on, which follow each other in their file from `start` to `last`. The caller compares them with
+    /// their hashes. Errors name the pages of the delta.
     pub(super) fn read_run(
         &self,
         first: u64,
@@ -105,7 +105,12 @@ impl Delta {
             None => (count == 1).then_some(0),
             Some(found) => found.checked_sub(stored).filter(|within| *within < count),
         };
-        self.stored_at(start.level).read(stored, out).map_err(|error| {
+        let archive = self.stored_at(start.level);
+        let read = match self.verify {
+            Verify::Touched => archive.read_by_entries(stored, out),
+            Verify::Group | Verify::All => archive.read(stored, out),
+        };
+        read.map_err(|error| {
             let within = within(&error);
             let error = self.in_file(start, error, within);
             self.at_level(start.level, error, within.map(|within| first + within))
@@ -147,6 +152,7 @@ impl Delta {
 
     /// Returns `true` if reading the page at this location takes no other pages.
     pub(super) fn is_located_at(&self, location: ChainLocation) -> bool {
-        location.stored.is_none_or(|stored| self.stored_at(location.level).is_located(stored))
+        let is_located = |stored| self.verify == Verify::Touched || self.stored_at(location.level).is_located(stored);
+        location.stored.is_none_or(is_located)
     }
 }

@@ -135,12 +135,15 @@ impl DeltaFile {
             return Err(Error::base(self.base, "it is another archive than the one that the delta was made from"));
         }
         Delta::check_depth(base.depth() + 1)?;
-        let (mut layers, lowest) = match base {
-            PageArchive::Standard(archive) => (Vec::new(), *archive),
-            PageArchive::Delta(delta) => (delta.layers, delta.lowest),
+        let (mut layers, lowest, verify) = match base {
+            PageArchive::Standard(archive) => {
+                let verify = archive.verify();
+                (Vec::new(), *archive, verify)
+            }
+            PageArchive::Delta(delta) => (delta.layers, delta.lowest, delta.verify),
         };
         layers.insert(0, self);
-        Ok(Delta { layers, lowest })
+        Ok(Delta { layers, lowest, verify }.with_verify(verify))
     }
 
     pub(super) fn page_count(&self) -> u64 {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use trueno_zram_core::Page;
 
-use crate::archive::Archive;
+use crate::archive::{Archive, Verify};
 use crate::error::Result;
 use crate::pages::Pages;
 use crate::read_at::ReadAt;
@@ -51,6 +51,27 @@ impl PageArchive {
     /// Those of [`Archive::read_from`].
     pub fn standard(file: Arc<dyn ReadAt>) -> Result<Option<Self>> {
         Ok(Archive::read_from(file)?.map(|archive| Self::Standard(Box::new(archive))))
+    }
+
+    /// Sets how much is proven before a page is returned. See [`Archive::with_verify`] and [`Delta::with_verify`].
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{PageArchive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 100 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = PageArchive::standard(std::sync::Arc::new(bytes))?.expect("it has an index");
+    /// use trueno_zram_archive::{Pages, Verify};
+    /// let archive = archive.with_verify(Verify::Touched);
+    /// archive.read(9, &mut [[0; 4096]])?;
+    /// while archive.prove_next()? {} // in a thread of its own
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_verify(self, verify: Verify) -> Self {
+        match self {
+            Self::Standard(archive) => Self::Standard(Box::new(archive.with_verify(verify))),
+            Self::Delta(delta) => Self::Delta(Box::new(delta.with_verify(verify))),
+        }
     }
 
     /// Returns the delta, if it is one.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use trueno_zram_core::Page;
 
-use crate::archive::Archive;
+use crate::archive::{Archive, Verify};
 use crate::error::{Error, Result};
 use crate::hashes::page_hash::PageHash;
 use crate::pages::Pages;
@@ -53,6 +53,7 @@ pub struct Delta {
     pub(super) layers: Vec<DeltaFile>,
     /// The standard archive beneath all of them.
     pub(super) lowest: Archive,
+    pub(super) verify: Verify,
 }
 
 impl Delta {
@@ -83,6 +84,41 @@ impl Delta {
         let Some(own) = DeltaFile::open(file)? else { return Ok(None) };
         let base = find_base(own.base_record())?;
         own.on_base(base).map(Some)
+    }
+
+    /// Sets how much of the archives of the chain is proven before a page is returned.
+    ///
+    /// With [`Verify::Touched`], a page is found by the entries of its group and compared with its hash. Nothing is left to prove.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_archive::{Delta, DeltaPart, DeltaWriter, PageArchive, PageHash, Pages, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 8 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let base = PageArchive::standard(Arc::new(bytes))?.expect("it has an index");
+    /// # let mut writer = DeltaWriter::new(Vec::new(), base.record(b"monday.lz4")?, WriteOptions::default())?;
+    /// # let mut part = DeltaPart::new();
+    /// # part.start(writer.block_shape());
+    /// # part.push_base(3, PageHash::of(&[7; 4096]));
+    /// # part.push_zeros(1);
+    /// # writer.push(&mut part)?;
+    /// # let file = Arc::new(writer.finish(2 * 4096)?.0);
+    /// use trueno_zram_archive::Verify;
+    /// let delta = Delta::open(file, |_| Ok(base))?.expect("it is a delta").with_verify(Verify::Touched);
+    /// delta.read(0, &mut [[0; 4096]])?;
+    /// assert!(!delta.is_proof_due());
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_verify(mut self, verify: Verify) -> Self {
+        // The archives themselves prove before they return pages: those that the caller reads have no hashes.
+        let of_archives = if verify == Verify::Touched { Verify::Group } else { verify };
+        self.lowest = self.lowest.with_verify(of_archives);
+        for layer in &mut self.layers {
+            layer.stored.set_verify(of_archives);
+        }
+        self.verify = verify;
+        self
     }
 
     /// Refuses a chain of more deltas than are read.

@@ -1,7 +1,5 @@
 //! The index of one group in memory: two bytes per page, and a sum every 32 pages.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use crate::format::Layout;
 use crate::index::blocks::BlockPlace;
 use crate::index::entry::PageEntry;
@@ -22,18 +20,15 @@ pub(crate) struct ResidentGroup {
     entries: Box<[[u8; ENTRY_LEN]]>,
     /// Offset of the first block at or after every 32nd page, from the group's first block.
     sums: [u32; GROUP_PAGES / SUM_PAGES],
-    /// All blocks of the group were compared with the index.
-    is_proven: AtomicBool,
 }
 
 impl ResidentGroup {
     /// Keeps the blocks of a group, which are in order.
     pub(crate) fn new(places: &[BlockPlace], layout: &Layout, content_len: u64) -> Self {
         let (first_page, offset) = places.first().map_or((0, 0), |first| (first.first_page, first.offset));
-        let is_proven = AtomicBool::new(false);
         if places.iter().all(|place| place.zero) {
             let sums = [0; GROUP_PAGES / SUM_PAGES];
-            return Self { first_page, offset, entries: Box::default(), sums, is_proven };
+            return Self { first_page, offset, entries: Box::default(), sums };
         }
         let (mut entries, mut sums, mut at) = (Vec::with_capacity(GROUP_PAGES), [0; GROUP_PAGES / SUM_PAGES], 0u32);
         for place in places {
@@ -50,15 +45,7 @@ impl ResidentGroup {
                 at += u32::try_from(len).expect("a group has some 4 MiB");
             }
         }
-        Self { first_page, offset, entries: entries.into(), sums, is_proven }
-    }
-
-    pub(crate) fn is_proven(&self) -> bool {
-        self.is_proven.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_proven(&self) {
-        self.is_proven.store(true, Ordering::Release);
+        Self { first_page, offset, entries: entries.into(), sums }
     }
 
     /// Returns the block of a page; `None` if the page is zero.

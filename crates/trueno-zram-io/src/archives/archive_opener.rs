@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use trueno_zram_archive::{ArchiveIdentity, BaseRecord, Delta, DeltaFile, Error, PageArchive, ReadAt, Result};
+use trueno_zram_archive::{ArchiveIdentity, BaseRecord, Delta, DeltaFile, Error, PageArchive, ReadAt, Result, Verify};
 
 use crate::archives::unchanged_file::{FileStamp, UnchangedFile};
 use crate::error::os_text;
@@ -38,6 +38,7 @@ pub struct ArchiveOpener {
     bases: Vec<PathBuf>,
     in_memory: bool,
     read_with: Option<fn(File) -> Arc<dyn ReadAt>>,
+    verify: Verify,
 }
 
 impl ArchiveOpener {
@@ -86,6 +87,19 @@ impl ArchiveOpener {
     #[must_use]
     pub fn with_file_reader(mut self, read_with: fn(File) -> Arc<dyn ReadAt>) -> Self {
         self.read_with = Some(read_with);
+        self
+    }
+
+    /// Sets how much of an archive is proven before a page is returned: [`Verify::Group`] by default.
+    ///
+    /// ```
+    /// use trueno_zram_archive::Verify;
+    /// let opener = trueno_zram_io::ArchiveOpener::new().with_verify(Verify::Touched);
+    /// # drop(opener);
+    /// ```
+    #[must_use]
+    pub fn with_verify(mut self, verify: Verify) -> Self {
+        self.verify = verify;
         self
     }
 
@@ -150,7 +164,7 @@ impl ArchiveOpener {
         for layer in layers.into_iter().rev() {
             archive = PageArchive::Delta(Box::new(layer.on_base(archive)?));
         }
-        Ok(Some(ArchiveChain { archive, files }))
+        Ok(Some(ArchiveChain { archive: archive.with_verify(self.verify), files }))
     }
 
     /// Opens a file of a chain, without its bases; `None` if it is neither an archive with an index nor a delta.

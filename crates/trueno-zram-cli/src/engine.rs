@@ -8,9 +8,9 @@ use rayon::ThreadPool;
 use trueno_gpu::kernels::lz4::Mode;
 use trueno_zram_archive::{Format, WriteOptions};
 use trueno_zram_core::cpu::InstructionSet;
-use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, Interpreter, gpu_available};
+use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, Interpreter};
 use trueno_zram_core::{
-    Algorithm, BatchCodec, CompressedBatch, CpuBatchCompressor, Error, Page, PageCodec, build_pool,
+    Algorithm, BatchCodec, BatchCompressor, CompressedBatch, CpuBatchCompressor, Error, Page, PageCodec, build_pool,
     workers_beside_driver,
 };
 use trueno_zram_io::{
@@ -41,9 +41,6 @@ pub(crate) struct Engine {
     /// A codec for single pages per worker: on the CPU alone, and for `auto`, whose workers help a GPU that is busy.
     lanes: Vec<PageCodec>,
     pool: Arc<ThreadPool>,
-    name: &'static str,
-    /// The reason that `auto` does not use a GPU.
-    why_no_gpu: Option<String>,
     /// Warn about GPU fallback (at most once).
     warns_of_fallback: bool,
 }
@@ -52,6 +49,8 @@ pub(crate) struct Engine {
 #[derive(Debug)]
 enum EngineCodec {
     Cpu(Box<CpuBatchCompressor>),
+    /// The CPU, and a GPU that is opened if that pays.
+    Auto(Box<BatchCompressor>),
     Gpu(Box<GpuBatchCompressor>),
     Interpreter(Box<GpuBatchCompressor<Interpreter>>),
 }
@@ -85,7 +84,9 @@ impl Engine {
     pub(crate) fn background_batch_pages(&self) -> usize {
         match &self.codec {
             EngineCodec::Gpu(_) => 16 * GPU_SLOT_PAGES,
-            EngineCodec::Cpu(_) | EngineCodec::Interpreter(_) => self.batch_pages().min(GPU_SLOT_PAGES),
+            EngineCodec::Cpu(_) | EngineCodec::Auto(_) | EngineCodec::Interpreter(_) => {
+                self.batch_pages().min(GPU_SLOT_PAGES)
+            }
         }
     }
 
@@ -93,6 +94,7 @@ impl Engine {
     pub(crate) fn into_codec(self) -> Box<dyn BatchCodec> {
         match self.codec {
             EngineCodec::Cpu(codec) => codec,
+            EngineCodec::Auto(codec) => codec,
             EngineCodec::Gpu(codec) => codec,
             EngineCodec::Interpreter(codec) => codec,
         }
@@ -125,42 +127,27 @@ impl Engine {
             ring_buffer_slots: GPU_RING_SLOTS,
             ..GpuBatchConfig::default()
         };
-        let engine = match backend {
-            Backend::Cpu => Self::on_cpu(pool, algorithm, None),
-            Backend::Auto => match GpuBatchCompressor::with_options(config, &options) {
-                Ok(gpu) => {
-                    let lanes = lanes(&pool, algorithm)?;
-                    Ok(Self { lanes, name: "auto", ..Self::on(EngineCodec::Gpu(Box::new(gpu)), pool, "gpu") })
-                }
-                Err(Error::GpuNotAvailable(reason)) => Self::on_cpu(pool, algorithm, Some(reason)),
-                Err(error @ Error::Unsupported { .. }) => Self::on_cpu(pool, algorithm, Some(error.to_string())),
-                Err(error) => Err(Failure::at("--backend auto", error)),
-            },
+        let failed = |error| Failure::at(format_args!("--backend {backend}"), error);
+        let codec = match backend {
+            Backend::Cpu => {
+                let codec = CpuBatchCompressor::with_pool(algorithm, InstructionSet::detect(), Arc::clone(&pool));
+                EngineCodec::Cpu(Box::new(codec.map_err(failed)?))
+            }
+            Backend::Auto => EngineCodec::Auto(Box::new(BatchCompressor::new(config, &options).map_err(failed)?)),
             Backend::Gpu => {
-                let gpu = GpuBatchCompressor::with_options(config, &options)
-                    .map_err(|error| Failure::at("--backend gpu", error))?;
-                Ok(Self::on(EngineCodec::Gpu(Box::new(gpu)), pool, "gpu"))
+                EngineCodec::Gpu(Box::new(GpuBatchCompressor::with_options(config, &options).map_err(failed)?))
             }
             Backend::Interpreter => {
                 let config = GpuBatchConfig { algorithm, batch_size: GPU_SLOT_PAGES, ..GpuBatchConfig::default() };
-                let gpu = GpuBatchCompressor::interpreted(config, &options)
-                    .map_err(|error| Failure::at("--backend interpreter", error))?;
-                Ok(Self::on(EngineCodec::Interpreter(Box::new(gpu)), pool, "interpreter"))
+                let gpu = GpuBatchCompressor::interpreted(config, &options).map_err(failed)?;
+                EngineCodec::Interpreter(Box::new(gpu))
             }
         };
-        Ok(Self { backend, ..engine? })
-    }
-
-    fn on_cpu(pool: Arc<ThreadPool>, algorithm: Algorithm, why_no_gpu: Option<String>) -> Result<Self, Failure> {
-        let codec = CpuBatchCompressor::with_pool(algorithm, InstructionSet::detect(), Arc::clone(&pool))
-            .map_err(|error| Failure::at("--backend cpu", error))?;
-        let lanes = lanes(&pool, algorithm)?;
-        Ok(Self { lanes, why_no_gpu, ..Self::on(EngineCodec::Cpu(Box::new(codec)), pool, "cpu") })
-    }
-
-    fn on(codec: EngineCodec, pool: Arc<ThreadPool>, name: &'static str) -> Self {
-        let (lanes, backend) = (Vec::new(), Backend::Cpu);
-        Self { codec, backend, lanes, pool, name, why_no_gpu: None, warns_of_fallback: false }
+        let lanes = match &codec {
+            EngineCodec::Cpu(_) | EngineCodec::Auto(_) => lanes(&pool, algorithm)?,
+            EngineCodec::Gpu(_) | EngineCodec::Interpreter(_) => Vec::new(),
+        };
+        Ok(Self { codec, backend, lanes, pool, warns_of_fallback: false })
     }
 
     /// Compresses all of `source` into an archive, which is written to `out`.
@@ -174,6 +161,10 @@ impl Engine {
         let helpers = &mut self.lanes[..];
         let compressors = match &mut self.codec {
             EngineCodec::Cpu(_) => Compressors::Cpu(helpers),
+            EngineCodec::Auto(auto) => match auto.lazy_gpu() {
+                Some(gpu) => Compressors::Gpu { gpu: Gpu::Lazy(gpu), helpers },
+                None => Compressors::Cpu(helpers),
+            },
             EngineCodec::Gpu(gpu) => Compressors::Gpu { gpu: Gpu::Cuda(gpu), helpers },
             EngineCodec::Interpreter(gpu) => Compressors::Gpu { gpu: Gpu::Interpreter(gpu), helpers },
         };
@@ -214,6 +205,10 @@ impl Engine {
         let cpu_helps = !self.lanes.is_empty();
         match &mut self.codec {
             EngineCodec::Cpu(_) => Decoders::Cpu,
+            EngineCodec::Auto(auto) => match auto.lazy_gpu() {
+                Some(gpu) => Decoders::Gpu { gpu: Gpu::Lazy(gpu), cpu_helps },
+                None => Decoders::Cpu,
+            },
             EngineCodec::Gpu(gpu) => Decoders::Gpu { gpu: Gpu::Cuda(gpu), cpu_helps },
             EngineCodec::Interpreter(gpu) => Decoders::Gpu { gpu: Gpu::Interpreter(gpu), cpu_helps },
         }
@@ -239,9 +234,17 @@ impl Engine {
         Arc::clone(&self.pool)
     }
 
-    /// The back end's name, as in `--json`.
+    /// The back end's name, as in `--json`. That of `auto` is `cpu` as long as no GPU has done a page.
     pub(crate) fn name(&self) -> &'static str {
-        self.name
+        match &self.codec {
+            EngineCodec::Cpu(_) => "cpu",
+            EngineCodec::Gpu(_) => "gpu",
+            EngineCodec::Interpreter(_) => "interpreter",
+            EngineCodec::Auto(auto) => {
+                let by_gpu = auto.gpu_stats().map_or(0, |stats| stats.pages_compressed + stats.pages_decompressed);
+                if by_gpu > 0 { "auto" } else { "cpu" }
+            }
+        }
     }
 
     /// Number of worker threads.
@@ -255,18 +258,14 @@ impl Engine {
             // Several slots, so that copies and kernels overlap, in little memory.
             EngineCodec::Gpu(_) => 4 * GPU_SLOT_PAGES,
             EngineCodec::Cpu(codec) => codec.preferred_batch_pages(),
+            EngineCodec::Auto(codec) => codec.preferred_batch_pages(),
             EngineCodec::Interpreter(_) => INTERPRETER_BATCH_PAGES,
         }
     }
 
     /// The back end, for `-v`.
     pub(crate) fn describe(&self) -> String {
-        let codec = self.codec.any().describe();
-        match &self.why_no_gpu {
-            Some(reason) => format!("{codec} (no GPU: {reason})"),
-            None if self.name == "auto" => format!("{codec}; CPU threads help where the GPU is busy"),
-            None => codec,
-        }
+        self.codec.any().describe()
     }
 }
 
@@ -274,6 +273,7 @@ impl EngineCodec {
     fn any(&self) -> &dyn BatchCodec {
         match self {
             Self::Cpu(codec) => &**codec,
+            Self::Auto(codec) => &**codec,
             Self::Gpu(codec) => &**codec,
             Self::Interpreter(codec) => &**codec,
         }
@@ -282,6 +282,7 @@ impl EngineCodec {
     fn any_mut(&mut self) -> &mut dyn BatchCodec {
         match self {
             Self::Cpu(codec) => &mut **codec,
+            Self::Auto(codec) => &mut **codec,
             Self::Gpu(codec) => &mut **codec,
             Self::Interpreter(codec) => &mut **codec,
         }
@@ -295,11 +296,8 @@ fn lanes(pool: &ThreadPool, algorithm: Algorithm) -> Result<Vec<PageCodec>, Fail
     lanes.map_err(|error| Failure::at("worker threads", error))
 }
 
-/// One worker per core. Beside a GPU the thread that drives it has a core to itself.
+/// One worker per core. The thread that drives a GPU has a core to itself.
 fn default_threads(backend: Backend) -> NonZeroUsize {
     let cores = available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    match backend {
-        Backend::Auto | Backend::Gpu if gpu_available() => workers_beside_driver(cores),
-        _ => cores,
-    }
+    if backend == Backend::Gpu { workers_beside_driver(cores) } else { cores }
 }

@@ -36,6 +36,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
+use trueno_zram_core::gpu::gpu_is_opening;
 
 use args::{Cli, Command, lz4_compat, version};
 use commands::{
@@ -62,12 +63,23 @@ fn main() -> ExitCode {
     };
     signals::survive_file_limits();
     signals::listen();
-    run(&cli).unwrap_or_else(|failure| {
+    end(run(&cli).unwrap_or_else(|failure| {
         // A signal may be the reason: what it removes, others miss. Then it ends the process here.
         drop(signals::hold_off());
         json::print_failed_run(&cli.global, &command, &failure);
         failure.report()
-    })
+    }))
+}
+
+/// Ends the process at once if a thread is still opening a GPU: exit handlers would wait for a driver that hangs.
+fn end(code: ExitCode) -> ExitCode {
+    if gpu_is_opening() {
+        // Nobody is left to hear of an error.
+        let _ = io::stdout().flush();
+        let number = (0..=u8::MAX).find(|number| ExitCode::from(*number) == code);
+        signal_hook::low_level::exit(number.unwrap_or(1).into());
+    }
+    code
 }
 
 /// Prints help, the version, or what is wrong with the arguments.

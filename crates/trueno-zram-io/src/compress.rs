@@ -55,7 +55,7 @@ pub enum Compressors<'a> {
     Gpu {
         /// Compresses slots.
         gpu: Gpu<'a>,
-        /// Codecs for lanes that find the GPU busy: one per lane, or none to leave everything to the GPU.
+        /// Codecs for lanes that find the GPU busy, or not open yet: one per lane, or none to leave everything to a GPU that is open.
         helpers: &'a mut [PageCodec],
     },
 }
@@ -87,15 +87,21 @@ pub fn compress<S: PageSource, W: ArchiveOutput>(
 ) -> Result<Compressed<S, W>, S::Error> {
     let job = CompressJob { source, out, options, workers };
     match compressors {
-        Compressors::Cpu(codecs) => {
-            let plan = LanePlan::new(job.source.len_bytes(), codecs.len().min(workers.threads()));
-            let pipeline = job.into_pipeline(plan, NoSlots)?;
-            let mut codecs = codecs.iter_mut();
-            pipeline.run_on(workers.pool, (0..plan.lanes).map(|_| codecs.next()));
-            finish(pipeline)
-        }
+        Compressors::Cpu(codecs) => compress_on_cpu(job, codecs),
         Compressors::Gpu { gpu, helpers } => gpu.compress(job, helpers),
     }
+}
+
+fn compress_on_cpu<S: PageSource, W: ArchiveOutput>(
+    job: CompressJob<'_, S, W>,
+    codecs: &mut [PageCodec],
+) -> Result<Compressed<S, W>, S::Error> {
+    let pool = job.workers.pool;
+    let plan = LanePlan::new(job.source.len_bytes(), codecs.len().min(job.workers.threads()));
+    let pipeline = job.into_pipeline(plan, NoSlots)?;
+    let mut codecs = codecs.iter_mut();
+    pipeline.run_on(pool, (0..plan.lanes).map(|_| codecs.next()));
+    finish(pipeline)
 }
 
 /// The arguments of [`compress`], without the codecs.
@@ -243,8 +249,11 @@ impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Work for Compress<'a, S,
         Ok(())
     }
 
-    fn content_len(&self, unit: &BlockUnit<H::Done>) -> u64 {
-        unit.blocks.content_len()
+    fn coded_bytes(&self, unit: &BlockUnit<H::Done>) -> u64 {
+        match unit.content {
+            UnitContent::Zeros(_) => 0,
+            UnitContent::Bytes(_) | UnitContent::Range(_) => unit.blocks.content_len(),
+        }
     }
 
     fn hash(&self, unit: &BlockUnit<H::Done>, hash: &mut ContentHash) {

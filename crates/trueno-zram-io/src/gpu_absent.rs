@@ -15,7 +15,7 @@ use crate::restore::groups::{GroupFailure, GroupsJob};
 pub struct Gpu<'a>(Infallible, PhantomData<&'a mut ()>);
 
 impl Gpu<'_> {
-    pub(crate) fn codec(&mut self) -> &mut dyn BatchCodec {
+    pub(crate) fn codec(&mut self) -> Option<&mut dyn BatchCodec> {
         match self.0 {}
     }
 

@@ -190,6 +190,12 @@ impl Input {
         self.metadata.is_file() && allocated_bytes(&self.metadata) < self.metadata.len()
     }
 
+    /// Returns the bytes that are not in holes, if the length is known: at most as many as the file system has allocated.
+    pub(crate) fn data_bytes(&self) -> Option<u64> {
+        let allocated = if self.may_have_holes() { allocated_bytes(&self.metadata) } else { u64::MAX };
+        self.len_bytes.map(|len_bytes| len_bytes.min(allocated))
+    }
+
     /// The file as a mapping; `None` if it cannot be mapped, or was not opened at its first byte.
     pub(crate) fn mapped(&self) -> Option<&MappedInput> {
         let map = || MappedInput::new(self.seekable().filter(|_| self.metadata.is_file())?, self.len_bytes?);

@@ -48,8 +48,8 @@ pub(crate) trait Work: Sync {
     /// Runs a unit, in parallel with other lanes.
     fn run(&self, lane: &mut Self::Lane, unit: &mut Self::Unit) -> Result<(), Self::Error>;
 
-    /// Returns the bytes of content of a unit that was run.
-    fn content_len(&self, unit: &Self::Unit) -> u64;
+    /// Returns the bytes of the pages of a unit that a codec has worked on: not those of holes.
+    fn coded_bytes(&self, unit: &Self::Unit) -> u64;
 
     /// Returns `false` if units are complete once they are run.
     fn is_ordered(&self) -> bool {
@@ -201,6 +201,13 @@ impl<'a, W: Work> Pipeline<'a, W> {
         Self { hash: hash.map(InOrder::new), ..self }
     }
 
+    /// Allows this many more units in flight.
+    #[cfg(feature = "gpu")]
+    fn allow_units(&self, more: usize) {
+        lock(&self.state).unallocated_units += more;
+        self.changed.notify_all();
+    }
+
     /// Runs lanes on the workers of `pool`, until everything is done or something fails.
     pub(crate) fn run_on(&self, pool: &ThreadPool, lanes: impl Iterator<Item = W::Lane> + Send) {
         pool.scope(|scope| {
@@ -217,7 +224,7 @@ impl<'a, W: Work> Pipeline<'a, W> {
             false if state.may_claim() => state.take_unit().map_or(NextStep::Wait, NextStep::Do),
             false => NextStep::Wait,
         };
-        self.do_tasks(next, |unit| self.run_unit(lane, unit).map(drop))
+        self.do_tasks(next, |unit| self.run_unit(lane, unit))
     }
 
     /// Runs a thread of the pipeline to its end. The first error of all of them is kept.
@@ -290,22 +297,34 @@ impl<'a, W: Work> Pipeline<'a, W> {
         Ok(())
     }
 
-    /// Claims a unit, runs it, and hands it on. Returns the bytes of its content.
-    pub(crate) fn run_unit(&self, lane: &mut W::Lane, unit: Option<W::Unit>) -> Result<u64, W::Error> {
+    /// Claims a unit, runs it, and hands it on.
+    fn run_unit(&self, lane: &mut W::Lane, unit: Option<W::Unit>) -> Result<(), W::Error> {
+        match self.claim_unit(lane, unit)? {
+            Some((number, unit)) => self.run_claimed(lane, number, unit).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Claims a unit, and returns it with its number; `None` at the end. Without memory for a unit, it allocates some.
+    pub(crate) fn claim_unit(
+        &self,
+        lane: &mut W::Lane,
+        unit: Option<W::Unit>,
+    ) -> Result<Option<(u64, W::Unit)>, W::Error> {
         let mut unit = unit.unwrap_or_else(|| self.work.new_unit());
         match self.claim(|source| self.work.claim(source, lane, &mut unit))? {
-            Some(number) => self.run_claimed(lane, number, unit),
+            Some(number) => Ok(Some((number, unit))),
             None => {
                 self.recycle(unit);
-                Ok(0)
+                Ok(None)
             }
         }
     }
 
-    /// Runs a unit that is claimed, and hands it on. Returns the bytes of its content.
+    /// Runs a unit that is claimed, and hands it on. Returns the bytes of the pages that a codec has worked on.
     pub(crate) fn run_claimed(&self, lane: &mut W::Lane, number: u64, mut unit: W::Unit) -> Result<u64, W::Error> {
         self.work.run(lane, &mut unit)?;
-        let bytes = self.work.content_len(&unit);
+        let bytes = self.work.coded_bytes(&unit);
         self.deliver(number, unit)?;
         Ok(bytes)
     }

@@ -145,7 +145,7 @@ impl Decoders<'_> {
         match self {
             // The CPU decodes a stream as fast as one thread reads it, without a transfer over the bus.
             Self::Cpu | Self::Gpu { cpu_helps: true, .. } => None,
-            Self::Gpu { gpu, cpu_helps: false } => Some(gpu.codec()),
+            Self::Gpu { gpu, cpu_helps: false } => gpu.codec(),
         }
     }
 }

@@ -48,7 +48,8 @@ impl Trueno {
     pub(crate) fn adaptive(config: GpuBatchConfig, pool: &Pool) -> Result<Self> {
         let name = "adaptive";
         let codec = BatchCompressor::new(config, &GpuOptions::new().with_pool(Pool::clone(pool)));
-        let codec = Box::new(codec.map_err(Error::engine(name))?);
+        let mut codec = Box::new(codec.map_err(Error::engine(name))?);
+        codec.wait_for_gpu();
         Ok(Self { name, codec, warm_up_batches: 4, batch: CompressedBatch::new() })
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod lz4_compat;
 pub(crate) mod ranges;
 pub(crate) mod version;
 
+use std::fmt;
 use std::num::{IntErrorKind, NonZeroUsize, ParseIntError};
 use std::str::FromStr;
 use std::thread::available_parallelism;
@@ -94,6 +95,13 @@ pub(crate) enum Backend {
     Cpu,
     /// The GPU kernels, interpreted on the CPU: slow, for checking.
     Interpreter,
+}
+
+impl fmt::Display for Backend {
+    /// Writes the value as it is spelled on the command line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.to_possible_value().expect("no value is hidden").get_name())
+    }
 }
 
 /// The commands. Those without a description here have it at their arguments.

@@ -79,12 +79,13 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     args.files.check(global)?;
     args.files.check_targets(|input| Ok(args.output_name(input)))?;
     let mut engine = Engine::compressing(global, args.compression)?;
-    report::say_engine(global, &engine);
     let open = |base: &PathBuf| OpenBase::open(base, args.check_base, global, &engine);
     let base = args.base.as_ref().map(open).transpose()?;
-    files::for_each(&args.files.files, "compress", global, |path| {
+    let done = files::for_each(&args.files.files, "compress", global, |path| {
         compress(path, args, base.as_ref(), global, &mut engine)
-    })
+    });
+    report::say_engine(global, &engine);
+    done
 }
 
 impl Args {

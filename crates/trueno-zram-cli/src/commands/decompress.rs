@@ -62,11 +62,12 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     args.files.check(global)?;
     args.files.check_targets(files::restored_name)?;
     let mut engine = Engine::choose(global)?;
-    report::say_engine(global, &engine);
     let chains = InputChains::of(&args.files.files, &args.bases.opener());
-    files::for_each(&args.files.files, "decompress", global, |path| {
+    let done = files::for_each(&args.files.files, "decompress", global, |path| {
         decompress(path, args, &chains, global, &mut engine)
-    })
+    });
+    report::say_engine(global, &engine);
+    done
 }
 
 fn decompress(

@@ -136,7 +136,6 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 fn extract(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> Result<(), Failure> {
     let start = Instant::now();
     let mut engine = Engine::choose(global)?;
-    report::say_engine(global, &engine);
     let input = Input::open_nonblocking(path)?;
     let delta = args.bases.open_delta(path, &input)?;
     if let Some(chain) = &delta {
@@ -185,6 +184,7 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> 
     }
     let output_name = output.name.clone();
     let bytes_out = output.finish(None)?;
+    report::say_engine(global, &engine);
     if global.verbose > 0 {
         let seconds = start.elapsed().as_secs_f64();
         report::say(global, &format!("{}: {bytes_out} bytes restored, {seconds:.4} s: {output_name}", input.name));

@@ -109,7 +109,6 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 
 fn flatten(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> Result<(), Failure> {
     let mut engine = Engine::compressing(global, args.compression)?;
-    report::say_engine(global, &engine);
     let input = Input::open_nonblocking(path)?;
     let name = input.name.clone();
     let chain = args.bases.open_delta(path, &input)?;
@@ -129,6 +128,7 @@ fn flatten(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> 
     let Compressed { out, summary, .. } = engine.compress(source, output, options, &progress)?;
     out.finish_with(Some(&input.metadata), &mut |warning| report::warn(global, &output_name, &warning.to_string()))?;
     let time = progress.finish(global);
+    report::say_engine(global, &engine);
     let names = FileNames { command: COMMAND, file: &name, output: Some(&output_name) };
     let mut report = names.compressed(&summary, time, &engine);
     report.bytes_in = input.len_bytes.unwrap_or(0);

@@ -178,7 +178,6 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         return Err(failed(ProcessError::PageSize { bytes: page_bytes }));
     }
     let mut engine = Engine::compressing(global, args.compression)?;
-    report::say_engine(global, &engine);
     let open = |base: &PathBuf| OpenBase::open(base, args.check_base, global, &engine);
     let base = args.base.as_ref().map(open).transpose()?;
     if let Some(base) = &base {
@@ -222,6 +221,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
             ..SnapshotReport::new(&source, &summary, &engine, name, begun.elapsed())
         })
     })?;
+    report::say_engine(global, &engine);
     report.print(global)?;
     timeline.print(global);
     Ok(ExitCode::SUCCESS)

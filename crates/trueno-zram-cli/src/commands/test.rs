@@ -35,8 +35,9 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         needed_files::check_stdout(&files::inputs(&args.files)?, global)?;
     }
     let mut engine = Engine::choose(global)?;
+    let done = files::for_each(&args.files, "test", global, |path| test(path, args, global, &mut engine));
     report::say_engine(global, &engine);
-    files::for_each(&args.files, "test", global, |path| test(path, args, global, &mut engine))
+    done
 }
 
 fn test(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Result<(), Failure> {

@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rayon::ThreadPool;
 
 use super::chooser::{Chooser, Placement};
 use super::gpu_batch_compressor::GpuBatchCompressor;
+use super::lazy_gpu::LazyGpu;
+use super::opening_rule::CpuProgress;
 use super::options::GpuOptions;
 use super::stats::{FallbackStats, GpuBatchStats};
 use crate::algorithm::Algorithm;
@@ -19,16 +21,17 @@ use crate::filled_vec::filled_vec;
 use crate::gpu::ring::compressed_pages::CompressedPages;
 use crate::gpu::ring::cuda::Cuda;
 use crate::gpu::ring::device::RingDevice;
-use crate::gpu::{GpuBatchConfig, GpuDeviceInfo};
+use crate::gpu::GpuBatchConfig;
 use crate::page::{PAGE_SIZE, Page, PageData};
 use crate::progress::Progress;
 use crate::threads::default_pool;
 
 /// Compresses and decompresses batches of pages with the GPU or all CPU cores.
 ///
-/// It owns a [`CpuBatchCompressor`] and, if there is a GPU, a [`GpuBatchCompressor`]. A [`Chooser`] for each direction measures
-/// the speed of both, and a batch goes to the faster one. Batches of fewer than [`Placement::MIN_GPU_PAGES`] pages always go to
-/// the CPU. A GPU that was given up is not used again.
+/// It begins on the CPU. Once that has worked for 300 ms on large batches, a GPU is opened in the background, which takes a third of
+/// a second: [`wait_for_gpu`](Self::wait_for_gpu) does it at once. From then on a [`Chooser`] for each direction measures the speed of
+/// both, and a batch goes to the faster one. Batches of fewer than [`Placement::MIN_GPU_PAGES`] pages always go to the CPU. A GPU
+/// that was given up is not used again.
 ///
 /// The bytes that hold a page depend on which side compressed it, and so on the measured times. They are a
 /// standard LZ4 block or Zstandard frame either way, and each side restores what the other compressed. Use one of the two compressors directly if the
@@ -46,20 +49,24 @@ use crate::threads::default_pool;
 /// ```
 #[derive(Debug)]
 pub struct BatchCompressor<D: RingDevice = Cuda> {
-    gpu: Option<GpuBatchCompressor<D>>,
+    /// `None` if GPUs do not run the algorithm.
+    gpu: Option<LazyGpu<D>>,
     cpu: CpuBatchCompressor,
     compress: Chooser,
     decompress: Chooser,
-    device: Option<GpuDeviceInfo>,
-    /// The reason why there never was a GPU.
-    why_no_gpu: Option<String>,
+    /// The pages of large batches that the CPU has compressed or restored.
+    cpu_bytes: u64,
+    /// The time of these batches.
+    cpu_time: Duration,
+    /// The reason why GPUs do not run the algorithm.
+    why_unsupported: Option<String>,
     last_placement: Option<Placement>,
     /// Without `bytes_out`, which both sides count.
     stats: CodecStats,
 }
 
 impl BatchCompressor {
-    /// Opens the GPU, if there is one, and creates the CPU compressor.
+    /// Creates the CPU compressor. The driver of the GPU is not touched yet.
     ///
     /// Without a usable GPU, and for algorithms that GPUs do not run ([`Algorithm::None`] and Zstandard above level
     /// [`MAX_ZSTD_LEVEL`](GpuBatchConfig::MAX_ZSTD_LEVEL)), it uses the CPU alone. [`why_no_gpu`](Self::why_no_gpu) returns
@@ -78,55 +85,79 @@ impl BatchCompressor {
     /// [`Error::Config`] if a size is out of range, with or without a GPU; [`Error::ZstdLevel`] if the level is outside
     /// Zstandard's range; [`Error::ThreadPool`] if the threads cannot be started.
     pub fn new(config: GpuBatchConfig, options: &GpuOptions) -> Result<Self> {
-        let (algorithm, device_index) = (config.algorithm, config.device_index);
-        let cpu_on = |pool| CpuBatchCompressor::with_pool(algorithm, InstructionSet::detect(), pool);
-        let why_no_gpu = match GpuBatchCompressor::with_options(config, options) {
-            Ok(gpu) => {
-                let cpu = cpu_on(Arc::clone(gpu.pool()))?;
-                let device = GpuDeviceInfo::all().into_iter().find(|device| device.index == device_index);
-                return Ok(Self { device, ..Self::with_parts(Some(gpu), cpu) });
-            }
-            Err(Error::GpuNotAvailable(why)) => why,
-            Err(refusal @ Error::Unsupported { .. }) if algorithm != Algorithm::Lz4 => refusal.to_string(),
-            Err(error) => return Err(error),
-        };
+        let algorithm = config.algorithm;
         let pool = options.pool.clone().map_or_else(default_pool, Ok)?;
-        Ok(Self { why_no_gpu: Some(why_no_gpu), ..Self::with_parts(None, cpu_on(pool)?) })
+        let cpu = CpuBatchCompressor::with_pool(algorithm, InstructionSet::detect(), pool)?;
+        match LazyGpu::new(config, options) {
+            Ok(gpu) => Ok(Self::with_parts(Some(gpu), cpu)),
+            Err(refusal @ Error::Unsupported { .. }) if algorithm != Algorithm::Lz4 => {
+                Ok(Self { why_unsupported: Some(refusal.to_string()), ..Self::with_parts(None, cpu) })
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
 impl<D: RingDevice> BatchCompressor<D> {
     /// Creates a compressor from parts, which must use the same algorithm.
-    pub(crate) fn with_parts(gpu: Option<GpuBatchCompressor<D>>, cpu: CpuBatchCompressor) -> Self {
+    pub(crate) fn with_parts(gpu: Option<LazyGpu<D>>, cpu: CpuBatchCompressor) -> Self {
         Self {
             gpu,
             cpu,
             compress: Chooser::default(),
             decompress: Chooser::default(),
-            device: None,
-            why_no_gpu: None,
+            cpu_bytes: 0,
+            cpu_time: Duration::ZERO,
+            why_unsupported: None,
             last_placement: None,
             stats: CodecStats::default(),
         }
     }
 
-    /// Returns the reason why no GPU is used: there is none, it does not support the algorithm, or it was given up.
-    /// Returns `None` if one is used.
+    /// Opens the GPU at once, instead of when it pays, and waits until it can be used. Returns `false` if there is no usable GPU.
+    ///
+    /// For programs that run for long, and for measurements. A driver that hangs keeps it waiting.
     ///
     /// ```
-    /// use trueno_zram_core::{BatchCompressor, gpu::{GpuBatchConfig, GpuOptions, gpu_available}};
-    /// let compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// use trueno_zram_core::{BatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
+    /// let mut compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// let has_gpu = compressor.wait_for_gpu();
+    /// assert_eq!(has_gpu, compressor.why_no_gpu().is_none());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    pub fn wait_for_gpu(&mut self) -> bool {
+        self.gpu.as_mut().and_then(LazyGpu::wait).is_some()
+    }
+
+    /// Returns the GPU, to be opened by a pipeline that knows how much there is to do; `None` if GPUs do not run the algorithm.
+    ///
+    /// ```
+    /// use trueno_zram_core::{BatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
+    /// let mut compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// assert!(!compressor.lazy_gpu().expect("GPUs run LZ4").was_opened());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    pub fn lazy_gpu(&mut self) -> Option<&mut LazyGpu<D>> {
+        self.gpu.as_mut()
+    }
+
+    /// Returns the reason why no GPU is used: there is none, it does not support the algorithm, or it was given up.
+    /// Returns `None` if one is used, or was not needed so far.
+    ///
+    /// ```
+    /// use trueno_zram_core::{BatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
+    /// let mut compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// compressor.wait_for_gpu();
     /// if let Some(why) = compressor.why_no_gpu() {
     ///     println!("using only the CPU: {why}");
     /// }
-    /// # assert!(compressor.why_no_gpu().is_some() || gpu_available());
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
     pub fn why_no_gpu(&self) -> Option<&str> {
         match &self.gpu {
-            Some(gpu) => gpu.stats().fallback.device_given_up.as_deref(),
-            None => self.why_no_gpu.as_deref(),
+            Some(gpu) => gpu.failure(),
+            None => self.why_unsupported.as_deref(),
         }
     }
 
@@ -160,7 +191,12 @@ impl<D: RingDevice> BatchCompressor<D> {
     /// ```
     #[must_use]
     pub fn gpu_stats(&self) -> Option<&GpuBatchStats> {
-        self.gpu.as_ref().map(GpuBatchCompressor::stats)
+        self.opened_gpu().map(GpuBatchCompressor::stats)
+    }
+
+    /// Returns the GPU's compressor if it was opened.
+    fn opened_gpu(&self) -> Option<&GpuBatchCompressor<D>> {
+        self.gpu.as_ref().and_then(LazyGpu::compressor)
     }
 
     /// Returns the algorithm that pages are compressed with.
@@ -235,6 +271,7 @@ impl<D: RingDevice> BatchCompressor<D> {
         let time = start.elapsed();
         self.stats.add_compressed(pages.len(), time);
         self.compress.record(placement, pages.len(), time);
+        self.open_gpu_if_worthwhile(placement, pages.len(), time);
         Ok(())
     }
 
@@ -251,7 +288,7 @@ impl<D: RingDevice> BatchCompressor<D> {
     /// # Errors
     /// The errors of [`decompress_into`](Self::decompress_into).
     pub fn decompress(&mut self, batch: &CompressedBatch) -> Result<Vec<Page>> {
-        if let Some(gpu) = &self.gpu {
+        if let Some(gpu) = self.opened_gpu() {
             // The pool's threads do not exist in a forked child.
             gpu.check_process()?;
         }
@@ -293,12 +330,26 @@ impl<D: RingDevice> BatchCompressor<D> {
         self.stats.add_decompressed(from.len(), time);
         done?;
         self.decompress.record(placement, from.len(), time);
+        self.open_gpu_if_worthwhile(placement, from.len(), time);
         Ok(())
+    }
+
+    /// Counts a batch, and begins to open the GPU once the CPU has worked enough on large ones.
+    fn open_gpu_if_worthwhile(&mut self, placement: Placement, pages: usize, time: Duration) {
+        let Some(gpu) = self.gpu.as_mut().filter(|gpu| !gpu.was_opened()) else { return };
+        if placement == Placement::Cpu && pages >= Placement::MIN_GPU_PAGES {
+            self.cpu_bytes += (pages * PAGE_SIZE) as u64;
+            self.cpu_time += time;
+            let (done_bytes, elapsed) = (self.cpu_bytes, self.cpu_time);
+            if (CpuProgress { done_bytes, left_bytes: None, elapsed, busy: elapsed }).is_worth_a_gpu() {
+                gpu.open();
+            }
+        }
     }
 
     /// Returns where a batch goes, and notes it.
     fn place(&mut self, chooser: impl Fn(&Self) -> &Chooser, pages: usize) -> Placement {
-        let has_device = self.gpu.as_ref().is_some_and(GpuBatchCompressor::uses_device);
+        let has_device = self.gpu.as_mut().and_then(LazyGpu::get).is_some();
         let placement = if has_device { chooser(self).placement(pages) } else { Placement::Cpu };
         if pages > 0 {
             self.last_placement = Some(placement);
@@ -313,7 +364,7 @@ impl<D: RingDevice> BatchCompressor<D> {
         batch: &mut CompressedBatch,
         progress: &dyn Progress,
     ) -> Result<()> {
-        match (placement, &mut self.gpu) {
+        match (placement, self.gpu.as_mut().and_then(LazyGpu::get)) {
             (Placement::Gpu, Some(gpu)) => gpu.compress_into(pages, batch, progress).map(drop),
             _ => self.cpu.compress_into(pages, batch, progress),
         }
@@ -326,7 +377,7 @@ impl<D: RingDevice> BatchCompressor<D> {
         pages: &mut [Page],
         progress: &dyn Progress,
     ) -> Result<()> {
-        match (placement, &mut self.gpu) {
+        match (placement, self.gpu.as_mut().and_then(LazyGpu::get)) {
             (Placement::Gpu, Some(gpu)) => gpu.restore(from, pages, progress).map(drop),
             _ => self.cpu.restore(|page| from.get(page), 0, pages, progress),
         }
@@ -353,7 +404,7 @@ impl<D: RingDevice> BatchCodec for BatchCompressor<D> {
     }
 
     fn preferred_batch_pages(&self) -> usize {
-        match &self.gpu {
+        match self.opened_gpu() {
             Some(gpu) if gpu.uses_device() => gpu.preferred_batch_pages(),
             _ => self.cpu.preferred_batch_pages(),
         }
@@ -373,28 +424,23 @@ impl<D: RingDevice> BatchCodec for BatchCompressor<D> {
     }
 
     fn stats(&self) -> CodecStats {
-        let by_gpu = self.gpu.as_ref().map_or(0, |gpu| gpu.stats().total_bytes_out);
+        let by_gpu = self.gpu_stats().map_or(0, |stats| stats.total_bytes_out);
         CodecStats { bytes_out: by_gpu + BatchCodec::stats(&self.cpu).bytes_out, ..self.stats }
     }
 
     fn fallback(&self) -> Option<&FallbackStats> {
-        self.gpu.as_ref().map(|gpu| &gpu.stats().fallback)
+        self.gpu_stats().map(|stats| &stats.fallback)
     }
 }
 
 impl<D: RingDevice> fmt::Display for BatchCompressor<D> {
-    /// Writes what the compressor uses, such as `GPU 0 (NVIDIA H200) and 16 CPU threads`, or why it uses no GPU.
+    /// Writes what the compressor uses, such as `GPU 0 and 16 CPU threads`, or why it uses no GPU.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let threads = self.threads();
-        match (self.why_no_gpu(), &self.gpu) {
-            (None, Some(gpu)) => {
-                write!(f, "GPU {}", gpu.config().device_index)?;
-                if let Some(device) = &self.device {
-                    write!(f, " ({})", device.name)?;
-                }
-                write!(f, " and {threads} CPU threads")
-            }
-            (why, _) => write!(f, "{threads} CPU threads; {}", why.unwrap_or("no GPU was requested")),
+        match (self.why_no_gpu(), self.opened_gpu()) {
+            (None, Some(gpu)) => write!(f, "GPU {} and {threads} CPU threads", gpu.config().device_index),
+            (Some(why), _) => write!(f, "{threads} CPU threads (no GPU: {why})"),
+            (None, None) => write!(f, "{threads} CPU threads (no GPU opened so far)"),
         }
     }
 }

@@ -3,6 +3,8 @@
 mod batch_compressor;
 mod chooser;
 mod gpu_batch_compressor;
+mod lazy_gpu;
+mod opening_rule;
 mod options;
 mod pinned;
 mod resident;
@@ -15,6 +17,8 @@ mod tests;
 pub use batch_compressor::BatchCompressor;
 pub use chooser::{Chooser, Placement};
 pub use gpu_batch_compressor::GpuBatchCompressor;
+pub use lazy_gpu::{LazyGpu, gpu_is_opening};
+pub use opening_rule::CpuProgress;
 pub use options::GpuOptions;
 pub use result::{BatchResult, BatchTimes, RestoredBatch};
 pub use stats::{FallbackStats, GpuBatchStats};

@@ -42,9 +42,9 @@ pub(crate) mod ring;
 mod stream;
 
 pub use crate::batch::{
-    BatchResult, BatchTimes, Chooser, CompressStream, CompressedSlot, DecompressStream, FallbackStats,
-    GpuBatchCompressor, GpuBatchStats, GpuOptions, PackedSlot, PageSlot, PageStream, RestoredBatch, RestoredSlot,
-    SlotStream,
+    BatchResult, BatchTimes, Chooser, CompressStream, CompressedSlot, CpuProgress, DecompressStream, FallbackStats,
+    GpuBatchCompressor, GpuBatchStats, GpuOptions, LazyGpu, PackedSlot, PageSlot, PageStream, RestoredBatch,
+    RestoredSlot, SlotStream, gpu_is_opening,
 };
 pub(crate) use backend::MIN_GPU_PAGES;
 pub use backend::{BackendSelection, meets_pcie_rule, select_backend};

@@ -199,7 +199,7 @@ impl<'a, S: PageSource, W: ArchiveOutput> Work for CompressDelta<'a, S, W> {
         Ok(())
     }
 
-    fn content_len(&self, unit: &DeltaUnit) -> u64 {
+    fn coded_bytes(&self, unit: &DeltaUnit) -> u64 {
         unit.content_len
     }
 

@@ -1,18 +1,16 @@
 //! Compression with a GPU: lanes read pages into its slots, and assemble blocks from its results.
 
-use std::sync::Mutex;
-
-use trueno_zram_core::gpu::{BatchDevice, CompressedSlot, GpuBatchCompressor, PageSlot, PageStream};
+use trueno_zram_core::gpu::{BatchDevice, CompressedSlot, GpuBatchCompressor, LazyGpu, PageSlot};
 use trueno_zram_core::{PAGE_SIZE, Page, PageCodec};
 
 use super::numbered_source::{NumberedSource, UnitContent};
-use super::{BlockUnit, Compress, CompressJob, Compressed, LanePlan, finish};
+use super::{BlockUnit, Compress, CompressJob, Compressed, LanePlan, compress_on_cpu, finish};
 use crate::error::Error;
 use crate::input::page_source::PageSource;
 use crate::lock::lock;
 use crate::output::ArchiveOutput;
 use crate::pipeline::Work;
-use crate::pipeline::gpu_lane::{GpuLane, SharedSlots, SlotWork, Slots};
+use crate::pipeline::gpu_lane::{GpuLane, SharedSlots, SlotWork};
 use crate::pipeline::held_slots::HeldSlots;
 use crate::pipeline::timeline::{Stage, timed};
 
@@ -25,13 +23,38 @@ pub(crate) fn compress_on<S: PageSource, W: ArchiveOutput, D: BatchDevice>(
     job: CompressJob<'_, S, W>,
     helpers: &mut [PageCodec],
 ) -> Result<Compressed<S, W>, S::Error> {
-    let stream = gpu.compress_stream().map_err(Error::Codec)?;
-    let slots = Mutex::new(Slots::new(stream.max_slots()));
+    let (slots, lanes) = (SharedSlots::default(), job.workers.threads());
     let held = GpuSlots { slots: &slots, keeps_pages: job.options.content_checksum };
-    let lanes = job.workers.threads();
-    let pipeline = job.into_pipeline(LanePlan { lanes, unit_pages: HELP_PAGES, max_units: usize::MAX }, held)?;
+    let pipeline = job.into_pipeline(LanePlan { unit_pages: HELP_PAGES, ..LanePlan::new(None, lanes) }, held)?;
     let mut helpers = helpers.iter_mut();
-    GpuLane::run(&pipeline, &stream, &slots, (0..lanes).map(|_| helpers.next()).collect())?;
+    GpuLane::run(&pipeline, &slots, (0..lanes).map(|_| helpers.next()).collect(), |lane| {
+        lane.drive(&gpu.compress_stream()?);
+        Ok(())
+    })?;
+    finish(pipeline)
+}
+
+/// Like [`compress`](super::compress), on the lanes at once, and on a GPU as well if opening it pays.
+pub(crate) fn compress_lazily<S: PageSource, W: ArchiveOutput, D: BatchDevice>(
+    gpu: &mut LazyGpu<D>,
+    job: CompressJob<'_, S, W>,
+    codecs: &mut [PageCodec],
+) -> Result<Compressed<S, W>, S::Error> {
+    let data_bytes = job.source.data_bytes();
+    let plan = LanePlan::new(job.source.len_bytes(), codecs.len().min(job.workers.threads()));
+    if plan.lanes < codecs.len() {
+        // Too little for all lanes.
+        return compress_on_cpu(job, codecs);
+    }
+    let slots = SharedSlots::default();
+    let held = GpuSlots { slots: &slots, keeps_pages: job.options.content_checksum };
+    let pipeline = job.into_pipeline(plan, held)?;
+    GpuLane::run(&pipeline, &slots, codecs.iter_mut().map(Some).collect(), |lane| {
+        if let Some(gpu) = lane.open(gpu, data_bytes) {
+            lane.drive(&gpu.compress_stream()?);
+        }
+        Ok(())
+    })?;
     finish(pipeline)
 }
 

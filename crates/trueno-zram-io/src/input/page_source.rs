@@ -57,6 +57,11 @@ pub trait PageSource: Send {
     /// Returns the bytes of content, if that is known.
     fn len_bytes(&self) -> Option<u64>;
 
+    /// Returns the bytes of content that are not in holes, or an estimate, if that is known.
+    fn data_bytes(&self) -> Option<u64> {
+        self.len_bytes()
+    }
+
     /// Claims the next part of the content: zeros, or at most as much as `buffer` holds. All but the last part are whole pages.
     /// Called by one thread at a time; a source that can be read at any position leaves the reading to
     /// [`ClaimedRange::read`], which runs outside the pipeline's lock.
@@ -271,6 +276,10 @@ impl PageSource for FileSource {
 
     fn len_bytes(&self) -> Option<u64> {
         self.input.len_bytes
+    }
+
+    fn data_bytes(&self) -> Option<u64> {
+        self.input.data_bytes()
     }
 
     fn claim(&mut self, buffer: &mut [Page]) -> Result<Claim, Error> {

@@ -6,14 +6,17 @@
 //!
 //! Lanes never touch the stream itself: calls of the driver take tens of microseconds under its lock, for which all of them would
 //! queue. They leave filled slots in [`Slots`], and find results and free slots there.
+//!
+//! A GPU may join while lanes work: until then there are no slots. It is opened only if that pays, and no lane waits for it.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use trueno_zram_core::gpu::{Chooser, PageStream};
+use trueno_zram_core::gpu::{BatchDevice, Chooser, CpuProgress, GpuBatchCompressor, LazyGpu, PageStream};
 
 use crate::error::Error;
 use crate::lock::lock;
@@ -31,6 +34,12 @@ const SLEEP_INTERVAL: Duration = Duration::from_micros(50);
 
 /// The pause before a thread checks again if a slot is wanted.
 const ALLOCATION_INTERVAL: Duration = Duration::from_micros(500);
+
+/// The pause before a thread checks again if a GPU is worth opening, or is open.
+const OPENING_INTERVAL: Duration = Duration::from_millis(1);
+
+/// From this number of lanes on, one of them ends when a GPU joins, so that the thread that drives it has a core to itself.
+const MIN_LANES_TO_END_ONE: usize = 4;
 
 /// Work that a GPU can do.
 pub(crate) trait SlotWork: Work {
@@ -80,19 +89,20 @@ pub(crate) type SharedSlots<Slot, Done, Unit> = Mutex<Slots<Slot, Done, Unit>>;
 /// The slots of a kind of work.
 pub(crate) type SlotsOf<W> = SharedSlots<<W as SlotWork>::Slot, <W as SlotWork>::Done, <W as Work>::Unit>;
 
-impl<Slot, Done, Unit> Slots<Slot, Done, Unit> {
-    /// Prepares for at most `max_slots`, none of which is allocated yet.
-    pub(crate) fn new(max_slots: usize) -> Self {
+impl<Slot, Done, Unit> Default for Slots<Slot, Done, Unit> {
+    fn default() -> Self {
         Self {
             free: Vec::new(),
-            unallocated: max_slots,
+            unallocated: 0,
             allocated: 0,
             in_flight: 0,
             filled: VecDeque::new(),
             results: VecDeque::new(),
         }
     }
+}
 
+impl<Slot, Done, Unit> Slots<Slot, Done, Unit> {
     /// Reserves a slot for the caller to allocate, if none is free and fewer than `wanted` exist.
     fn begin_allocation(&mut self, wanted: usize) -> bool {
         let begins = self.unallocated > 0 && self.free.is_empty() && self.allocated < wanted;
@@ -154,59 +164,143 @@ enum Task<W: SlotWork> {
     Help(Option<W::Unit>),
 }
 
-/// A GPU that works in a pipeline.
-pub(crate) struct GpuLane<'a, W: SlotWork, St> {
+/// A pipeline with a GPU, or with one that may join.
+pub(crate) struct GpuLane<'a, W: SlotWork> {
     pipeline: &'a Pipeline<'a, W>,
-    stream: &'a St,
     slots: &'a SlotsOf<W>,
     /// The number of lanes.
     lanes: usize,
     /// No lane can help: the GPU does everything.
     gpu_only: bool,
     chooser: Chooser,
+    /// The work of lanes that help.
+    helped: Helped,
+    /// The GPU works, and one lane may end.
+    has_joined: AtomicBool,
     /// All lanes have ended.
     has_ended: AtomicBool,
 }
 
-impl<'a, W: SlotWork, St> GpuLane<'a, W, St>
-where
-    St: PageStream<Slot = W::Slot, Done = W::Done, Tag = (u64, W::Unit)>,
-{
-    /// Runs lanes with the GPU, all on threads of their own, until everything is done or something fails.
+/// The work that lanes have done themselves.
+struct Helped {
+    start: Instant,
+    bytes: AtomicU64,
+    /// The time in which lanes have run units, without the time to claim them: an input may be slow.
+    run_ns: AtomicU64,
+}
+
+impl Helped {
+    fn record(&self, bytes: u64, run: Duration) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.run_ns.fetch_add(u64::try_from(run.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    fn progress(&self, lanes: usize, total_bytes: Option<u64>) -> CpuProgress {
+        let done_bytes = self.bytes.load(Ordering::Relaxed);
+        CpuProgress {
+            done_bytes,
+            left_bytes: total_bytes.map(|total| total.saturating_sub(done_bytes)),
+            elapsed: self.start.elapsed(),
+            busy: Duration::from_nanos(self.run_ns.load(Ordering::Relaxed) / lanes.max(1) as u64),
+        }
+    }
+}
+
+impl<'a, W: SlotWork> GpuLane<'a, W> {
+    /// Runs lanes on threads of their own until everything is done or something fails. One more thread runs `drive`, which calls
+    /// [`drive`](Self::drive) with the stream of a GPU.
     pub(crate) fn run(
         pipeline: &'a Pipeline<'a, W>,
-        stream: &'a St,
         slots: &'a SlotsOf<W>,
         lanes: Vec<W::Lane>,
+        drive: impl FnOnce(&Self) -> trueno_zram_core::Result<()> + Send,
     ) -> Result<(), Error> {
-        let gpu_only = !lanes.iter().any(|lane| pipeline.work.can_help(lane));
-        let (chooser, has_ended) = (Chooser::default(), AtomicBool::new(false));
-        let gpu = &Self { pipeline, stream, slots, lanes: lanes.len(), gpu_only, chooser, has_ended };
-        let guard = |thread: &dyn Fn() -> trueno_zram_core::Result<()>| {
-            pipeline.guard(|| Ok(thread().map_err(Error::Codec)?));
+        let gpu = &Self {
+            pipeline,
+            slots,
+            lanes: lanes.len(),
+            gpu_only: !lanes.iter().any(|lane| pipeline.work.can_help(lane)),
+            chooser: Chooser::default(),
+            helped: Helped { start: Instant::now(), bytes: AtomicU64::new(0), run_ns: AtomicU64::new(0) },
+            has_joined: AtomicBool::new(false),
+            has_ended: AtomicBool::new(false),
         };
-        let (drive, allocate) = (|| guard(&|| gpu.drive()), || guard(&|| gpu.allocate_slots()));
-        let lanes = lanes.into_iter().map(|mut lane| move || pipeline.guard(|| gpu.run_lane(&mut lane)));
+        let drive = || pipeline.guard(|| Ok(drive(gpu).map_err(Error::Codec)?));
+        let lanes = lanes.into_iter().enumerate();
+        let lanes = lanes.map(|(number, mut lane)| move || pipeline.guard(|| gpu.run_lane(number, &mut lane)));
         thread::scope(|scope| {
-            let mut others = start(scope, "gpu", [drive])?;
-            let started = start(scope, "slots", [allocate; SLOT_THREADS]).and_then(|threads| {
-                others.extend(threads);
-                start(scope, "lane", lanes)
-            });
-            let panics =
-                started.map(|lanes| lanes.into_iter().filter_map(|lane| lane.join().err()).collect::<Vec<_>>());
-            // Ends the other threads, once the GPU is drained.
+            let driver = start(scope, "gpu", [drive])?;
+            let panics = start(scope, "lane", lanes).map(join_all);
+            // Ends the driver, once the GPU is drained.
             gpu.has_ended.store(true, Ordering::Release);
-            let others = others.into_iter().filter_map(|thread| thread.join().err());
-            match panics?.into_iter().chain(others).next() {
-                Some(panic) => std::panic::resume_unwind(panic),
-                None => Ok(()),
-            }
+            driver.iter().for_each(|driver| driver.thread().unpark());
+            resume_first(panics?.into_iter().chain(join_all(driver)));
+            Ok(())
         })
     }
 
+    /// Opens a GPU if that pays for the `total_bytes` of all pages, and returns it once it is open. Returns `None` if lanes go on
+    /// without it: they end first, it cannot be used, or too little is left.
+    pub(crate) fn open<'g, D: BatchDevice>(
+        &self,
+        gpu: &'g mut LazyGpu<D>,
+        total_bytes: Option<u64>,
+    ) -> Option<&'g mut GpuBatchCompressor<D>> {
+        let progress = || self.helped.progress(self.lanes, total_bytes);
+        while !(gpu.was_opened() || progress().is_worth_a_gpu()) {
+            self.pause()?;
+        }
+        gpu.open();
+        while gpu.get().is_none() {
+            if gpu.failure().is_some() {
+                return None;
+            }
+            self.pause()?;
+        }
+        if progress().is_worth_joining() { gpu.get() } else { None }
+    }
+
+    /// Waits for a moment. Returns `None` when all lanes have ended.
+    fn pause(&self) -> Option<()> {
+        if self.has_ended.load(Ordering::Acquire) {
+            return None;
+        }
+        thread::park_timeout(OPENING_INTERVAL);
+        Some(())
+    }
+
+    /// Lets a GPU work through `stream`, until the lanes have ended.
+    pub(crate) fn drive<St>(&self, stream: &St)
+    where
+        St: PageStream<Slot = W::Slot, Done = W::Done, Tag = (u64, W::Unit)>,
+    {
+        self.pipeline.allow_units(stream.max_slots());
+        lock(self.slots).unallocated = stream.max_slots();
+        self.has_joined.store(true, Ordering::Release);
+        let guard = |thread: &dyn Fn() -> trueno_zram_core::Result<()>| {
+            self.pipeline.guard(|| Ok(thread().map_err(Error::Codec)?));
+        };
+        let allocate = || guard(&|| self.allocate_slots(stream));
+        let panics = thread::scope(|scope| {
+            let allocators = match start(scope, "slots", [allocate; SLOT_THREADS]) {
+                Ok(allocators) => allocators,
+                // Lanes that cannot help would wait for ever.
+                Err(error) => {
+                    self.pipeline.guard(|| Err(error.into()));
+                    Vec::new()
+                }
+            };
+            guard(&|| self.submit_and_take(stream));
+            join_all(allocators)
+        });
+        resume_first(panics.into_iter());
+    }
+
     /// Submits slots that lanes have filled, and takes results, until the lanes have ended and nothing is left.
-    fn drive(&self) -> trueno_zram_core::Result<()> {
+    fn submit_and_take<St>(&self, stream: &St) -> trueno_zram_core::Result<()>
+    where
+        St: PageStream<Slot = W::Slot, Done = W::Done, Tag = (u64, W::Unit)>,
+    {
         let mut submitted = 0;
         let mut quiet_since = Instant::now();
         loop {
@@ -215,10 +309,10 @@ where
             let filled = std::mem::take(&mut lock(self.slots).filled);
             let is_quiet = filled.is_empty();
             for (slot, unit) in filled {
-                self.stream.submit(slot, unit)?;
+                stream.submit(slot, unit)?;
                 submitted += 1;
             }
-            if let Some(result) = self.stream.try_next()? {
+            if let Some(result) = stream.try_next()? {
                 submitted -= 1;
                 lock(self.slots).results.push_back(result);
                 self.pipeline.notify_one();
@@ -237,11 +331,11 @@ where
     }
 
     /// Allocates slots as they are wanted, until all are allocated or the lanes have ended.
-    fn allocate_slots(&self) -> trueno_zram_core::Result<()> {
+    fn allocate_slots<St: PageStream<Slot = W::Slot>>(&self, stream: &St) -> trueno_zram_core::Result<()> {
         while !self.has_ended.load(Ordering::Acquire) && lock(self.slots).unallocated > 0 {
             let wanted = self.max_slots(!self.gpu_only);
             if lock(self.slots).begin_allocation(wanted) {
-                let slot = timed(self.pipeline.observer, Stage::GpuMemory, || self.stream.try_slot());
+                let slot = timed(self.pipeline.observer, Stage::GpuMemory, || stream.try_slot());
                 let made = slot.as_ref().is_ok_and(Option::is_some);
                 lock(self.slots).end_allocation(slot?);
                 if made {
@@ -259,19 +353,18 @@ where
         if can_help { self.chooser.max_slots() } else { usize::MAX }
     }
 
-    fn run_lane(&self, lane: &mut W::Lane) -> Result<(), W::Error> {
+    fn run_lane(&self, number: usize, lane: &mut W::Lane) -> Result<(), W::Error> {
         let can_help = self.pipeline.work.can_help(lane);
+        let may_end = number == 0 && can_help && self.lanes >= MIN_LANES_TO_END_ONE;
         self.pipeline.do_tasks(
-            |state| self.next(state, can_help),
+            |state| match may_end && self.has_joined.load(Ordering::Acquire) {
+                true => NextStep::End,
+                false => self.next(state, can_help),
+            },
             |task| match task {
                 Task::Collect(done, (number, unit)) => self.collect(done, number, unit),
                 Task::Fill(slot, unit) => self.fill(slot, unit, lane),
-                Task::Help(unit) => {
-                    let start = Instant::now();
-                    let bytes = self.pipeline.run_unit(lane, unit)?;
-                    self.chooser.record_cpu(bytes, start.elapsed());
-                    Ok(())
-                }
+                Task::Help(unit) => self.help(unit, lane),
             },
         )
     }
@@ -287,13 +380,29 @@ where
         }
         if state.may_claim() {
             if let Some(slot) = slots.take(self.max_slots(can_help)) {
-                return NextStep::Do(Task::Fill(slot, state.take_unit().flatten()));
-            }
-            if can_help && state.waiting_lanes >= self.chooser.reserved_lanes(self.lanes) {
-                return NextStep::Do(Task::Help(state.take_unit().flatten()));
+                match state.take_unit() {
+                    Some(unit) => return NextStep::Do(Task::Fill(slot, unit)),
+                    None => slots.cancel_fill(slot),
+                }
+            } else if can_help
+                && state.waiting_lanes >= self.chooser.reserved_lanes(self.lanes)
+                && let Some(unit) = state.take_unit()
+            {
+                return NextStep::Do(Task::Help(unit));
             }
         }
         if state.has_ended && slots.in_flight == 0 { NextStep::End } else { NextStep::Wait }
+    }
+
+    /// Claims a unit and runs it without the GPU.
+    fn help(&self, unit: Option<W::Unit>, lane: &mut W::Lane) -> Result<(), W::Error> {
+        let start = Instant::now();
+        let Some((number, unit)) = self.pipeline.claim_unit(lane, unit)? else { return Ok(()) };
+        let claimed = Instant::now();
+        let bytes = self.pipeline.run_claimed(lane, number, unit)?;
+        self.helped.record(bytes, claimed.elapsed());
+        self.chooser.record_cpu(bytes, start.elapsed());
+        Ok(())
     }
 
     /// Claims a unit and fills a slot with it.
@@ -335,7 +444,7 @@ where
         self.pipeline.work.collect(&mut unit, done)?;
         // It may have freed a slot.
         self.pipeline.notify_one();
-        let bytes = self.pipeline.work.content_len(&unit);
+        let bytes = self.pipeline.work.coded_bytes(&unit);
         self.pipeline.deliver(number, unit)?;
         self.chooser.record_result(bytes, start.elapsed());
         Ok(())
@@ -353,6 +462,18 @@ impl<W: Work> Pipeline<'_, W> {
     fn notify_all(&self) {
         drop(lock(&self.state));
         self.changed.notify_all();
+    }
+}
+
+/// Waits for threads, and returns what those that panicked have thrown.
+fn join_all(threads: Vec<ScopedJoinHandle<'_, ()>>) -> Vec<Box<dyn Any + Send>> {
+    threads.into_iter().filter_map(|thread| thread.join().err()).collect()
+}
+
+/// Passes on the first panic.
+fn resume_first(mut panics: impl Iterator<Item = Box<dyn Any + Send>>) {
+    if let Some(panic) = panics.next() {
+        std::panic::resume_unwind(panic);
     }
 }
 
@@ -379,7 +500,7 @@ mod tests {
 
     #[test]
     fn slots_are_allocated_when_all_are_in_use_and_never_too_many() {
-        let mut slots = Slots::<u32, (), ()>::new(2);
+        let mut slots = Slots::<u32, (), ()> { unallocated: 2, ..Slots::default() };
         assert_eq!(slots.take(usize::MAX), None, "none is allocated");
         assert!(
             slots.begin_allocation(usize::MAX)
@@ -400,7 +521,7 @@ mod tests {
 
     #[test]
     fn no_slot_is_allocated_while_one_is_free_or_enough_are_there() {
-        let mut slots = Slots::<u32, (), ()>::new(5);
+        let mut slots = Slots::<u32, (), ()> { unallocated: 5, ..Slots::default() };
         assert!(!slots.begin_allocation(0));
         assert!(slots.begin_allocation(1) && !slots.begin_allocation(1));
         slots.end_allocation(Some(1));

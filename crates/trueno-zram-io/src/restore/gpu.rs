@@ -1,16 +1,14 @@
 //! Restoring with a GPU: lanes fill its slots with the pages of groups, and write what it restores.
 
-use std::sync::Mutex;
-
 use trueno_zram_archive::ReadSummary;
 use trueno_zram_core::Page;
-use trueno_zram_core::gpu::{BatchDevice, GpuBatchCompressor, PackedSlot, PageStream, RestoredSlot};
+use trueno_zram_core::gpu::{BatchDevice, GpuBatchCompressor, LazyGpu, PackedSlot, RestoredSlot};
 
 use super::Sink;
-use super::groups::{GroupFailure, GroupLane, GroupUnit, GroupsJob, RestoreGroups, finish};
+use super::groups::{GroupFailure, GroupLane, GroupUnit, GroupsJob, RestoreGroups, finish, restore_on_cpu};
 use crate::error::Error;
 use crate::lock::lock;
-use crate::pipeline::gpu_lane::{GpuLane, SharedSlots, SlotWork, Slots};
+use crate::pipeline::gpu_lane::{GpuLane, SharedSlots, SlotWork};
 use crate::pipeline::held_slots::HeldSlots;
 use crate::pipeline::timeline::{Stage, timed};
 
@@ -20,11 +18,32 @@ pub(crate) fn restore_on<K: Sink, D: BatchDevice>(
     job: GroupsJob<'_, K>,
     cpu_helps: bool,
 ) -> Result<ReadSummary, GroupFailure> {
-    let stream = gpu.decompress_stream().map_err(Error::Codec)?;
-    let slots = Mutex::new(Slots::new(stream.max_slots()));
-    let lanes = (0..job.workers.threads()).map(|_| GroupLane::new()).collect();
-    let pipeline = job.into_pipeline(GpuSlots { slots: &slots, cpu_helps }, usize::MAX);
-    GpuLane::run(&pipeline, &stream, &slots, lanes)?;
+    let (slots, plan) = (SharedSlots::default(), job.plan());
+    let pipeline = job.into_pipeline(GpuSlots { slots: &slots, cpu_helps }, plan.max_units);
+    GpuLane::run(&pipeline, &slots, plan.new_lanes(), |lane| {
+        lane.drive(&gpu.decompress_stream()?);
+        Ok(())
+    })?;
+    finish(pipeline)
+}
+
+/// Restores the groups of an archive on the lanes at once, and on a GPU as well if opening it pays.
+pub(crate) fn restore_lazily<K: Sink, D: BatchDevice>(
+    gpu: &mut LazyGpu<D>,
+    job: GroupsJob<'_, K>,
+) -> Result<ReadSummary, GroupFailure> {
+    let (slots, plan, data_bytes) = (SharedSlots::default(), job.plan(), job.data_bytes());
+    if plan.lanes < job.workers.threads() {
+        // Too little for all lanes.
+        return restore_on_cpu(job);
+    }
+    let pipeline = job.into_pipeline(GpuSlots { slots: &slots, cpu_helps: true }, plan.max_units);
+    GpuLane::run(&pipeline, &slots, plan.new_lanes(), |lane| {
+        if let Some(gpu) = lane.open(gpu, Some(data_bytes)) {
+            lane.drive(&gpu.decompress_stream()?);
+        }
+        Ok(())
+    })?;
     finish(pipeline)
 }
 

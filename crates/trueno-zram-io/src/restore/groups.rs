@@ -86,6 +86,20 @@ pub(crate) struct GroupsJob<'a, K> {
 }
 
 impl<'a, K: Sink> GroupsJob<'a, K> {
+    /// Plans a lane per worker, or fewer for an archive of few groups.
+    pub(super) fn plan(&self) -> GroupPlan {
+        let info = self.archive.info();
+        let lanes = self.workers.threads().min(usize::try_from(info.group_count).unwrap_or(usize::MAX));
+        let max_units = if is_ordered(&info, self.content) { MAX_ORDERED.min(2 * lanes) } else { lanes };
+        GroupPlan { lanes, max_units }
+    }
+
+    /// Returns the bytes of all pages but zero pages.
+    pub(super) fn data_bytes(&self) -> u64 {
+        let pages = self.archive.info().pages;
+        (pages.pages() - pages.zero) * PAGE_SIZE as u64
+    }
+
     /// Prepares the pipeline that restores the archive, with at most `max_units` groups in memory.
     pub(super) fn into_pipeline<H: HeldSlots>(
         self,
@@ -100,13 +114,24 @@ impl<'a, K: Sink> GroupsJob<'a, K> {
     }
 }
 
-fn restore_on_cpu<K: Sink>(job: GroupsJob<'_, K>) -> Result<ReadSummary, GroupFailure> {
-    let (info, workers) = (job.archive.info(), job.workers);
-    let lanes = workers.threads().min(usize::try_from(info.group_count).unwrap_or(usize::MAX));
-    let max_units = if is_ordered(&info, job.content) { MAX_ORDERED.min(2 * lanes) } else { lanes };
-    let pipeline = job.into_pipeline(NoSlots, max_units);
-    pipeline.run_on(workers.pool, (0..lanes).map(|_| GroupLane::new()));
+pub(super) fn restore_on_cpu<K: Sink>(job: GroupsJob<'_, K>) -> Result<ReadSummary, GroupFailure> {
+    let (pool, plan) = (job.workers.pool, job.plan());
+    let pipeline = job.into_pipeline(NoSlots, plan.max_units);
+    pipeline.run_on(pool, plan.new_lanes().into_iter());
     finish(pipeline)
+}
+
+/// The lanes of a pipeline, and the most groups in memory.
+#[derive(Clone, Copy)]
+pub(super) struct GroupPlan {
+    pub(super) lanes: usize,
+    pub(super) max_units: usize,
+}
+
+impl GroupPlan {
+    pub(super) fn new_lanes(self) -> Vec<GroupLane> {
+        (0..self.lanes).map(|_| GroupLane::new()).collect()
+    }
 }
 
 /// Returns `true` if groups are written or hashed in order.
@@ -258,8 +283,8 @@ impl<'a, K: Sink, H: HeldSlots> Work for RestoreGroups<'a, K, H> {
         Ok(self.content.write(unit.group.content_start(), self.spans(unit))?)
     }
 
-    fn content_len(&self, unit: &GroupUnit<H::Done>) -> u64 {
-        unit.group.content_len()
+    fn coded_bytes(&self, unit: &GroupUnit<H::Done>) -> u64 {
+        (unit.group.data_pages() * PAGE_SIZE) as u64
     }
 
     fn is_ordered(&self) -> bool {

@@ -172,7 +172,7 @@ impl<'a, K: Sink> Work for RestoreRanges<'a, K> {
         self.content.write(unit.part.output_start, std::iter::once(unit.span()))
     }
 
-    fn content_len(&self, unit: &RangeUnit) -> u64 {
+    fn coded_bytes(&self, unit: &RangeUnit) -> u64 {
         unit.within.len() as u64
     }
 

@@ -31,7 +31,7 @@ fn cpu() -> CpuBatchCompressor {
 }
 
 fn with_gpu() -> BatchCompressor<Interpreter> {
-    BatchCompressor::with_parts(Some(GpuBatchCompressor::interpreted(config(), &options()).unwrap()), cpu())
+    BatchCompressor::with_parts(Some(GpuBatchCompressor::interpreted(config(), &options()).unwrap().into()), cpu())
 }
 
 fn pages(count: usize) -> Vec<Page> {
@@ -73,7 +73,7 @@ fn every_side_works_with_zstandard() {
     let algorithm = Algorithm::Zstd { level: 4 };
     let cpu = || CpuBatchCompressor::with_pool(algorithm, InstructionSet::detect(), pool()).unwrap();
     let gpu = GpuBatchCompressor::interpreted(GpuBatchConfig { algorithm, ..config() }, &options()).unwrap();
-    let mut compressor = BatchCompressor::with_parts(Some(gpu), cpu());
+    let mut compressor = BatchCompressor::with_parts(Some(gpu.into()), cpu());
     let (pages, mut batch) = (pages(20), CompressedBatch::new());
     let by_cpu = cpu().compress(&pages).unwrap();
     for side in SIDES {
@@ -137,7 +137,7 @@ fn rejects_a_destination_of_another_size() {
 fn measures_each_side_and_direction_once_the_gpu_is_warm() {
     use Placement::{Cpu, Gpu};
     let gpu = GpuBatchCompressor::on(FakeDevice::new(Schedule::Eager), config(), &options()).unwrap();
-    let mut compressor = BatchCompressor::with_parts(Some(gpu), cpu());
+    let mut compressor = BatchCompressor::with_parts(Some(gpu.into()), cpu());
     let pages = pages(Placement::MIN_GPU_PAGES);
     for expected in [Cpu, Gpu, Gpu] {
         let batch = compressor.compress(&pages).unwrap();
@@ -153,7 +153,7 @@ fn measures_each_side_and_direction_once_the_gpu_is_warm() {
 fn lost_device_is_not_chosen_again() {
     let fake = FakeDevice::new(Schedule::Eager);
     let gpu = GpuBatchCompressor::on(fake.clone(), config(), &options()).unwrap();
-    let mut compressor = BatchCompressor::with_parts(Some(gpu), cpu());
+    let mut compressor = BatchCompressor::with_parts(Some(gpu.into()), cpu());
     let pages = pages(1000);
     assert_eq!(compressor.why_no_gpu(), None);
     assert_eq!(compressor.to_string(), "GPU 0 and 2 CPU threads");
@@ -164,9 +164,44 @@ fn lost_device_is_not_chosen_again() {
     assert_eq!(compressor.last_placement(), Some(Placement::Gpu));
     assert!(cpu().decompress(&batch).unwrap() == pages);
     let why = compressor.why_no_gpu().expect("lost").to_owned();
-    assert_eq!(compressor.to_string(), format!("2 CPU threads; {why}"));
+    assert_eq!(compressor.to_string(), format!("2 CPU threads (no GPU: {why})"));
     for _ in 0..5 {
         assert!(cpu().decompress(&compressor.compress(&pages).unwrap()).unwrap() == pages);
+        assert_eq!(compressor.last_placement(), Some(Placement::Cpu));
+    }
+}
+
+#[test]
+fn the_gpu_is_opened_after_300_ms_of_large_batches_and_used_from_then_on() {
+    let gpu = LazyGpu::with(|| GpuBatchCompressor::on(FakeDevice::new(Schedule::Eager), config(), &options()));
+    let mut compressor = BatchCompressor::with_parts(Some(gpu), cpu());
+    let was_opened = |compressor: &mut BatchCompressor<_>| compressor.lazy_gpu().unwrap().was_opened();
+    assert_eq!((compressor.to_string().as_str(), compressor.why_no_gpu()), ("2 CPU threads (no GPU opened so far)", None));
+    let ms = Duration::from_millis;
+    compressor.open_gpu_if_worthwhile(Placement::Cpu, Placement::MIN_GPU_PAGES - 1, ms(10_000));
+    compressor.open_gpu_if_worthwhile(Placement::Cpu, Placement::MIN_GPU_PAGES, ms(299));
+    assert!(!was_opened(&mut compressor), "small batches do not count");
+    compressor.open_gpu_if_worthwhile(Placement::Cpu, Placement::MIN_GPU_PAGES, ms(1));
+    assert!(was_opened(&mut compressor));
+    assert!(compressor.wait_for_gpu());
+    let pages = pages(Placement::MIN_GPU_PAGES);
+    for expected in SIDES.iter().rev() {
+        let batch = compressor.compress(&pages).unwrap();
+        assert_eq!(compressor.last_placement(), Some(*expected), "each is tried");
+        assert!(cpu().decompress(&batch).unwrap() == pages);
+    }
+}
+
+#[test]
+fn a_gpu_that_cannot_be_opened_leaves_everything_to_the_cpu() {
+    let gpu = LazyGpu::<Interpreter>::with(|| Err(Error::GpuNotAvailable("no driver".to_owned())));
+    let mut compressor = BatchCompressor::with_parts(Some(gpu), cpu());
+    assert!(!compressor.wait_for_gpu());
+    assert_eq!(compressor.why_no_gpu(), Some("no driver"));
+    let pages = pages(Placement::MIN_GPU_PAGES);
+    for _ in 0..3 {
+        let batch = compressor.compress(&pages).unwrap();
+        assert!(compressor.decompress(&batch).unwrap() == pages);
         assert_eq!(compressor.last_placement(), Some(Placement::Cpu));
     }
 }
@@ -181,7 +216,7 @@ fn failing_device_corrupts_no_page() {
     {
         let fake = FakeDevice::new(Schedule::Eager);
         let gpu = GpuBatchCompressor::on(fake.clone(), config(), &options()).unwrap();
-        let mut compressor = BatchCompressor::with_parts(Some(gpu), cpu());
+        let mut compressor = BatchCompressor::with_parts(Some(gpu.into()), cpu());
         fake.arm([(at, fault)]);
         let (mut batch, mut restored, done) =
             (CompressedBatch::new(), vec![[0xee; PAGE_SIZE]; 65], AtomicUsize::new(0));
@@ -199,7 +234,7 @@ fn failing_device_corrupts_no_page() {
 #[test]
 fn cpu_takes_every_batch_without_a_gpu() {
     let mut compressor = BatchCompressor::<Interpreter>::with_parts(None, cpu());
-    assert!(compressor.gpu_stats().is_none() && compressor.device.is_none());
+    assert!(compressor.gpu_stats().is_none() && compressor.lazy_gpu().is_none() && !compressor.wait_for_gpu());
     let mut batch = CompressedBatch::new();
     for count in [0, 1, 63, 65, 3000] {
         let pages = pages(count);

@@ -16,6 +16,7 @@ use crate::commands::{
     bench, completions, compress, control, criu, decompress, extract, flatten, info, inspect, man, restore, selftest,
     serve, snapshot, test,
 };
+use crate::print::stopwatch::Stopwatch;
 
 /// The two forms of a command line, aligned as `--help` prints them.
 const USAGE: &str = "trueno-zram [OPTIONS] <COMMAND>\n       trueno-zram [-d|-t] [FILE]...";
@@ -54,6 +55,9 @@ pub(crate) struct Global {
     /// Print results as JSON on standard output, for scripts.
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    /// The time of each file.
+    #[arg(skip)]
+    pub(crate) stopwatch: Stopwatch,
 }
 
 impl Global {

@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
 
 use serde::Serialize;
 use trueno_zram_archive::address_map::{AddressSpan, StoredMap};
@@ -134,7 +133,6 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 }
 
 fn extract(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> Result<(), Failure> {
-    let start = Instant::now();
     let mut engine = Engine::choose(global)?;
     let input = Input::open_nonblocking(path)?;
     let delta = args.bases.open_delta(path, &input)?;
@@ -185,8 +183,8 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> 
     let output_name = output.name.clone();
     let bytes_out = output.finish(None)?;
     report::say_engine(global, &engine);
+    let seconds = global.stopwatch.lap().as_secs_f64();
     if global.verbose > 0 {
-        let seconds = start.elapsed().as_secs_f64();
         report::say(global, &format!("{}: {bytes_out} bytes restored, {seconds:.4} s: {output_name}", input.name));
     }
     let report = ExtractReport {
@@ -194,7 +192,7 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> 
         output: &output_name,
         bytes_out,
         indexed,
-        seconds: start.elapsed().as_secs_f64(),
+        seconds,
         backend: engine.name(),
         threads: engine.threads(),
     };

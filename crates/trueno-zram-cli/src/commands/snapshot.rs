@@ -171,7 +171,6 @@ impl PageSource for ProcessSource<'_> {
 
 /// Runs `trueno-zram snapshot`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
-    let begun = Instant::now();
     let target = files::single_target(&args.output, global)?;
     let page_bytes = rustix::param::page_size();
     if page_bytes != PAGE_SIZE {
@@ -218,7 +217,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         output.finish_with(None, &mut |warning| report::warn(global, &name, &warning.to_string()))?;
         Ok::<_, Failure>(SnapshotReport {
             origins,
-            ..SnapshotReport::new(&source, &summary, &engine, name, begun.elapsed())
+            ..SnapshotReport::new(&source, &summary, &engine, name, global.stopwatch.lap())
         })
     })?;
     report::say_engine(global, &engine);

@@ -9,4 +9,5 @@ pub(crate) mod progress;
 pub(crate) mod quantity;
 pub(crate) mod report;
 pub(crate) mod stdout;
+pub(crate) mod stopwatch;
 pub(crate) mod terminal;

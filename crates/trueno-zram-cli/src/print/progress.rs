@@ -83,9 +83,9 @@ impl Progress {
         self.bar.set_position(content_bytes);
     }
 
-    /// Takes the bar away and prints the stages under `-vv`. Returns the time since the start.
+    /// Takes the bar away and prints the stages under `-vv`. Returns the time that the user has waited for the file.
     pub(crate) fn finish(self, global: &Global) -> Duration {
-        let time = self.start.elapsed();
+        let time = global.stopwatch.lap();
         self.bar.finish_and_clear();
         self.stages.print(global);
         time

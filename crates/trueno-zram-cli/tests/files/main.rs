@@ -5,6 +5,7 @@ mod collisions;
 mod criu;
 mod damage;
 mod delta;
+mod drivers;
 mod extract;
 mod faults;
 mod file_systems;

@@ -132,11 +132,8 @@ mod tests {
 
     #[test]
     fn an_unknown_length_is_worth_a_gpu_after_some_work_unless_the_input_is_slow() {
-        let pipe = |elapsed_ms, busy_ms| CpuProgress {
-            elapsed: elapsed_ms * MS,
-            busy: busy_ms * MS,
-            ..with_left(None)
-        };
+        let pipe =
+            |elapsed_ms, busy_ms| CpuProgress { elapsed: elapsed_ms * MS, busy: busy_ms * MS, ..with_left(None) };
         for (elapsed_ms, busy_ms, worth) in
             [(299, 299, false), (300, 300, true), (600, 300, true), (601, 300, false), (60_000, 3_000, false)]
         {

@@ -5,7 +5,6 @@ use trueno_zram_core::{PAGE_SIZE, Page, PageCodec};
 
 use super::numbered_source::{NumberedSource, UnitContent};
 use super::{BlockUnit, Compress, CompressJob, Compressed, LanePlan, compress_on_cpu, finish};
-use crate::error::Error;
 use crate::input::page_source::PageSource;
 use crate::lock::lock;
 use crate::output::ArchiveOutput;
@@ -125,5 +124,75 @@ impl<S: PageSource, W: ArchiveOutput, D: BatchDevice> SlotWork for Compress<'_, 
 
     fn can_help(&self, codec: &Self::Lane) -> bool {
         codec.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use trueno_zram_archive::{Pages, WriteOptions};
+    use trueno_zram_core::Algorithm;
+    use trueno_zram_core::gpu::{GpuBatchConfig, GpuOptions, Interpreter};
+
+    use super::*;
+    use crate::{Compressors, Gpu, Input, Workers, compress};
+
+    /// 400 pages, a hole and a tail.
+    fn image() -> (tempfile::TempDir, std::path::PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image");
+        let mut bytes: Vec<u8> = (0..200 * 1024_u32).flat_map(|i| (i / 37).to_le_bytes()).collect();
+        bytes.resize(bytes.len() + (1 << 20), 0);
+        bytes.extend((0..200 * 1024_u32).flat_map(|i| (i / 11).to_le_bytes()));
+        bytes.extend(b"a tail");
+        fs::write(&path, bytes).unwrap();
+        (folder, path)
+    }
+
+    fn codecs() -> Vec<PageCodec> {
+        (0..2).map(|_| PageCodec::new(Algorithm::Lz4).unwrap()).collect()
+    }
+
+    /// A GPU that is open, and has room for two slots of eight pages.
+    fn opened() -> LazyGpu<Interpreter> {
+        let config = GpuBatchConfig { batch_size: 8, ring_buffer_slots: 2, ..GpuBatchConfig::default() };
+        GpuBatchCompressor::interpreted(config, &GpuOptions::default()).unwrap().into()
+    }
+
+    fn content(archive: Vec<u8>) -> Vec<u8> {
+        let archive = trueno_zram_archive::Archive::read_from(std::sync::Arc::new(archive)).unwrap().unwrap();
+        let mut content = vec![1; usize::try_from(archive.len_bytes()).unwrap()];
+        assert_eq!(archive.read_at(0, &mut content).unwrap(), content.len());
+        content
+    }
+
+    #[test]
+    fn lanes_and_a_gpu_that_joins_them_make_an_archive_of_the_same_content() {
+        let (_folder, path) = image();
+        let (image, pool) = (fs::read(&path).unwrap(), rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap());
+        for content_checksum in [false, true] {
+            let options = WriteOptions::default().with_content_checksum(content_checksum);
+            let (source, workers) = (Input::open(&path).unwrap().into_pages(), Workers::new(&pool));
+            let job = CompressJob { source, out: Vec::new(), options, workers };
+            let done = compress_lazily(&mut opened(), job, &mut codecs()).unwrap();
+            assert_eq!(done.summary.content_len, image.len() as u64);
+            assert!(content(done.out) == image, "checksum {content_checksum}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_nobody_opens_changes_no_byte() {
+        let (_folder, path) = image();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+        let (mut gpu, options) =
+            (LazyGpu::new(GpuBatchConfig::default(), &GpuOptions::default()).unwrap(), WriteOptions::default());
+        let run = |compressors: Compressors<'_>| {
+            let source = Input::open(&path).unwrap().into_pages();
+            compress(source, Vec::new(), options, compressors, Workers::new(&pool)).unwrap().out
+        };
+        let on_cpu = run(Compressors::Cpu(&mut codecs()));
+        let lazily = run(Compressors::Gpu { gpu: Gpu::Lazy(&mut gpu), helpers: &mut codecs() });
+        assert!(on_cpu == lazily && !gpu.was_opened());
     }
 }

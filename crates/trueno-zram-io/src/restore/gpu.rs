@@ -103,3 +103,58 @@ impl<K: Sink, D: BatchDevice> SlotWork for RestoreGroups<'_, K, GpuSlots<'_, D>>
         self.slots.cpu_helps
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use trueno_zram_archive::{Archive, ContentSpan, WriteOptions};
+    use trueno_zram_core::gpu::{GpuBatchConfig, GpuOptions, Interpreter};
+
+    use super::*;
+    use crate::Workers;
+    use crate::restore::content_writer::ContentWriter;
+
+    #[derive(Default)]
+    struct Memory(Vec<u8>);
+
+    impl Sink for Memory {
+        fn take(&mut self, span: ContentSpan<'_>) -> Result<(), Error> {
+            match span {
+                ContentSpan::Data(bytes) => self.0.extend_from_slice(bytes),
+                ContentSpan::Zeros(zeros) => self.0.resize(self.0.len() + usize::try_from(zeros).unwrap(), 0),
+            }
+            Ok(())
+        }
+
+        fn restart(&mut self) -> Result<(), Error> {
+            self.0.clear();
+            Ok(())
+        }
+
+        fn name(&self) -> &str {
+            "memory"
+        }
+    }
+
+    #[test]
+    fn lanes_and_a_gpu_that_joins_them_restore_all_groups() {
+        // Three groups, and a part of one.
+        let image: Vec<u8> = (0..3200 * 1024_u32).flat_map(|i| (i / 37).to_le_bytes()).collect();
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+        for content_checksum in [false, true] {
+            let options = WriteOptions::default().with_content_checksum(content_checksum);
+            let mut archive = Vec::new();
+            trueno_zram_archive::compress(&image[..], &mut archive, &options).unwrap();
+            let archive = Archive::read_from(Arc::new(archive)).unwrap().unwrap();
+            let config = GpuBatchConfig { batch_size: 1024, ring_buffer_slots: 2, ..GpuBatchConfig::default() };
+            let gpu = GpuBatchCompressor::<Interpreter>::interpreted(config, &GpuOptions::default()).unwrap();
+            let (mut sink, workers) = (Memory::default(), Workers::new(&pool));
+            let content = ContentWriter::new(sink.write_mode(2), "memory", workers.observer);
+            let job = GroupsJob { archive, sink: &mut sink, content: &content, workers };
+            let summary = restore_lazily(&mut gpu.into(), job).unwrap_or_else(|_| panic!("it is intact"));
+            assert_eq!(summary.content_len, image.len() as u64);
+            assert!(sink.0 == image, "checksum {content_checksum}");
+        }
+    }
+}

@@ -79,9 +79,9 @@ pub(super) fn restore_groups<K: Sink>(
 
 /// An archive to restore, and the sink that takes its content.
 pub(crate) struct GroupsJob<'a, K> {
-    archive: Archive,
-    sink: &'a mut K,
-    content: &'a ContentWriter<'a>,
+    pub(super) archive: Archive,
+    pub(super) sink: &'a mut K,
+    pub(super) content: &'a ContentWriter<'a>,
     pub(super) workers: Workers<'a>,
 }
 

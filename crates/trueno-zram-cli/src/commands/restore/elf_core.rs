@@ -4,7 +4,6 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
 
 use serde::Serialize;
 use trueno_zram_archive::address_map::StoredMap;
@@ -41,7 +40,6 @@ struct CoreReport<'a> {
 /// Writes the core file of a snapshot to `output`.
 pub(super) fn run(args: &Args, output: &Path, global: &Global) -> Result<ExitCode, Failure> {
     let Args { archive, bases, force, .. } = args;
-    let start = Instant::now();
     let target = files::single_target(output, global)?;
     let name = archive.display().to_string();
     let no_snapshot = || Failure::at(&name, "is not a snapshot of a process; `trueno-zram snapshot` makes one");
@@ -81,7 +79,7 @@ pub(super) fn run(args: &Args, output: &Path, global: &Global) -> Result<ExitCod
         count => format!("with the registers of {count} threads"),
     };
     report::say(global, &format!("{name}: core file of {} {registers}: {output_name}", quantity::bytes(bytes_out)));
-    let seconds = start.elapsed().as_secs_f64();
+    let seconds = global.stopwatch.lap().as_secs_f64();
     json::print(
         global,
         "restore",

@@ -176,7 +176,10 @@ fn the_gpu_is_opened_after_300_ms_of_large_batches_and_used_from_then_on() {
     let gpu = LazyGpu::with(|| GpuBatchCompressor::on(FakeDevice::new(Schedule::Eager), config(), &options()));
     let mut compressor = BatchCompressor::with_parts(Some(gpu), cpu());
     let was_opened = |compressor: &mut BatchCompressor<_>| compressor.lazy_gpu().unwrap().was_opened();
-    assert_eq!((compressor.to_string().as_str(), compressor.why_no_gpu()), ("2 CPU threads (no GPU opened so far)", None));
+    assert_eq!(
+        (compressor.to_string().as_str(), compressor.why_no_gpu()),
+        ("2 CPU threads (no GPU opened so far)", None)
+    );
     let ms = Duration::from_millis;
     compressor.open_gpu_if_worthwhile(Placement::Cpu, Placement::MIN_GPU_PAGES - 1, ms(10_000));
     compressor.open_gpu_if_worthwhile(Placement::Cpu, Placement::MIN_GPU_PAGES, ms(299));

@@ -1,7 +1,7 @@
 //! Restoring with a GPU: lanes fill its slots with the pages of groups, and write what it restores.
 
 use trueno_zram_archive::ReadSummary;
-use trueno_zram_core::Page;
+use trueno_zram_core::{PAGE_SIZE, Page};
 use trueno_zram_core::gpu::{BatchDevice, GpuBatchCompressor, LazyGpu, PackedSlot, RestoredSlot};
 
 use super::Sink;
@@ -32,7 +32,8 @@ pub(crate) fn restore_lazily<K: Sink, D: BatchDevice>(
     gpu: &mut LazyGpu<D>,
     job: GroupsJob<'_, K>,
 ) -> Result<ReadSummary, GroupFailure> {
-    let (slots, plan, data_bytes) = (SharedSlots::default(), job.plan(), job.data_bytes());
+    let (slots, plan, pages) = (SharedSlots::default(), job.plan(), job.archive.info().pages);
+    let data_bytes = (pages.pages() - pages.zero) * PAGE_SIZE as u64;
     if plan.lanes < job.workers.threads() {
         // Too little for all lanes.
         return restore_on_cpu(job);

@@ -94,12 +94,6 @@ impl<'a, K: Sink> GroupsJob<'a, K> {
         GroupPlan { lanes, max_units }
     }
 
-    /// Returns the bytes of all pages but zero pages.
-    pub(super) fn data_bytes(&self) -> u64 {
-        let pages = self.archive.info().pages;
-        (pages.pages() - pages.zero) * PAGE_SIZE as u64
-    }
-
     /// Prepares the pipeline that restores the archive, with at most `max_units` groups in memory.
     pub(super) fn into_pipeline<H: HeldSlots>(
         self,

@@ -29,9 +29,11 @@
 #![deny(unsafe_code)]
 #![cfg(target_os = "linux")]
 
+mod disproofs;
 mod error;
 mod event;
 mod gate;
+mod latency;
 mod lazy_memory;
 mod on_drop;
 mod options;
@@ -45,7 +47,8 @@ mod vms;
 mod wake;
 
 pub use error::{Error, RegionProblem};
-pub use options::{OnDamage, RestoreOptions};
+pub use latency::{FaultLatencies, LatencyHistogram};
+pub use options::{OnDamage, OnDisproof, RestoreOptions};
 pub use process_handle::Process;
 pub use processes::{MemoryExtent, MissingMemory, ProcessRestore};
 pub use report::{Ending, Notice, RestoreReport};

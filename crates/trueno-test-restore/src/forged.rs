@@ -1,6 +1,11 @@
-//! An archive with an index that lies: a page that is in order by itself, and is not the page that a stream has there.
+//! Archives whose proof fails, or takes its time.
+//!
+//! An index that lies: a page that is in order by itself, and is not the page that a stream has there.
 
-use trueno_zram_archive::ContentHash;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use trueno_zram_archive::{ContentHash, ReadAt};
 use trueno_zram_core::{PAGE_SIZE, Page};
 
 use crate::archive_of;
@@ -63,4 +68,53 @@ pub fn lying_archive(pages: &mut [Page], at: usize) -> (Vec<u8>, Page) {
         *entry = LZ4 | u16::try_from(len).expect("less than a page");
     }
     (forged.build(), lie)
+}
+
+/// The reads that proofs take: longer ones than those of pages and entries.
+const LONG_READ: usize = 2 * PAGE_SIZE;
+
+/// An archive whose proofs, and other long reads, wait until they are released, or fail.
+#[derive(Debug)]
+pub struct HeldProofs {
+    archive: Vec<u8>,
+    /// `None` if they fail.
+    is_released: Option<Mutex<bool>>,
+    changed: Condvar,
+}
+
+impl HeldProofs {
+    /// Holds proofs until [`release`](Self::release).
+    #[must_use]
+    pub fn new(archive: Vec<u8>) -> Arc<Self> {
+        Arc::new(Self { archive, is_released: Some(Mutex::new(false)), changed: Condvar::new() })
+    }
+
+    /// Lets proofs fail.
+    #[must_use]
+    pub fn failing(archive: Vec<u8>) -> Arc<Self> {
+        Arc::new(Self { archive, is_released: None, changed: Condvar::new() })
+    }
+
+    /// Lets all proofs go on.
+    pub fn release(&self) {
+        if let Some(is_released) = &self.is_released {
+            *is_released.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl ReadAt for HeldProofs {
+    fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+        if bytes.len() > LONG_READ {
+            let Some(is_released) = &self.is_released else { return Err(io::Error::other("of the test")) };
+            let is_released = is_released.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(self.changed.wait_while(is_released, |is_released| !*is_released));
+        }
+        self.archive.read_exact_at(bytes, at)
+    }
+
+    fn len_bytes(&self) -> io::Result<u64> {
+        self.archive.len_bytes()
+    }
 }

@@ -24,4 +24,5 @@ mod streams;
 mod support;
 mod terminal;
 mod threads;
+mod verify;
 mod zst;

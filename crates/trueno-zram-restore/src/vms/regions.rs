@@ -254,7 +254,8 @@ mod tests {
         let of_pages = |pages| regions.units_of_pages(&pages).map(|(_, units)| units).collect::<Vec<_>>();
         assert_eq!(of_pages(2047..2561), [0..2, 2049..2050]);
         assert_eq!(of_pages(0..4096), [0..2, 2..2050]);
-        assert!(of_pages(10..12) == [12..14] && of_pages(4096..9000).is_empty());
+        assert_eq!(of_pages(10..12), vec![12..14]);
+        assert!(of_pages(4096..9000).is_empty());
         let across: Vec<_> = regions.units_in(low + 5..high + 4097).map(|(_, units)| units).collect();
         assert_eq!(across, [0..2, 2..4]);
     }

@@ -1,16 +1,15 @@
 //! Archives whose pages are returned before they are proven, and indexes that lie.
 
-use std::io;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 
 use trueno_test_pages::corpus::numbered_pages as pages;
 use trueno_test_restore::archive_of;
-use trueno_test_restore::forged::lying_archive;
+use trueno_test_restore::forged::{HeldProofs, lying_archive};
 use trueno_test_restore::stand_in::{SIGBUS, SIGKILL};
 use trueno_test_restore::vmm::is_allowed;
-use trueno_zram_archive::{Archive, ReadAt, Verify};
-use trueno_zram_core::{PAGE_SIZE, Page};
+use trueno_zram_archive::{Archive, Verify};
+use trueno_zram_core::Page;
 use trueno_zram_restore::{Error, LazyRestore, Notice, OnDamage, OnDisproof, Pages, RestoreOptions, Touches};
 
 use crate::support::{Hooked, Setup, on_demand};
@@ -30,38 +29,6 @@ fn lying() -> (Vec<Page>, Vec<u8>) {
     assert!(read == lie && lie != pages[LIE], "the page alone is in order");
     assert!(opened(archive.clone(), Verify::Group).read_page(LIE as u64).is_err());
     (pages, archive)
-}
-
-/// An archive whose proofs can only be read once they are released. They take longer reads than pages and entries do.
-struct HeldProofs {
-    archive: Vec<u8>,
-    is_released: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl HeldProofs {
-    fn new(archive: Vec<u8>) -> Arc<Self> {
-        Arc::new(Self { archive, is_released: Mutex::new(false), changed: Condvar::new() })
-    }
-
-    fn release(&self) {
-        *self.is_released.lock().unwrap() = true;
-        self.changed.notify_all();
-    }
-}
-
-impl ReadAt for HeldProofs {
-    fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
-        if bytes.len() > 2 * PAGE_SIZE {
-            let is_released = self.is_released.lock().unwrap();
-            drop(self.changed.wait_while(is_released, |is_released| !*is_released).unwrap());
-        }
-        self.archive.read_exact_at(bytes, at)
-    }
-
-    fn len_bytes(&self) -> io::Result<u64> {
-        Ok(self.archive.len() as u64)
-    }
 }
 
 /// Restores from an archive that is proven later. Returns the numbers of restored pages in the notices of failed proofs as well.
@@ -197,22 +164,6 @@ fn touching_a_group_that_is_disproven_ends_the_vm_if_asked_for() {
     assert!(matches!(setup.report(), Err(Error::Damaged { page: 1024, .. })));
 }
 
-/// An archive whose proofs cannot be read.
-struct Unprovable(Vec<u8>);
-
-impl ReadAt for Unprovable {
-    fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
-        if bytes.len() > 2 * PAGE_SIZE {
-            return Err(io::Error::other("of the test"));
-        }
-        self.0.read_exact_at(bytes, at)
-    }
-
-    fn len_bytes(&self) -> io::Result<u64> {
-        Ok(self.0.len() as u64)
-    }
-}
-
 #[test]
 fn pages_whose_proof_cannot_be_read_are_treated_as_disproven() {
     if !is_allowed() {
@@ -220,7 +171,7 @@ fn pages_whose_proof_cannot_be_read_are_treated_as_disproven() {
     }
     let pages = pages(3000);
     for on_disproof in [OnDisproof::End, OnDisproof::GoOn] {
-        let file = Arc::new(Unprovable(archive_of(&pages)));
+        let file = HeldProofs::failing(archive_of(&pages));
         let archive = Archive::read_from(file).unwrap().unwrap().with_verify(Verify::Touched);
         let options = on_demand().with_on_disproof(on_disproof).with_proof_patience(std::time::Duration::ZERO);
         let (sender, unproven) = channel();

@@ -193,8 +193,8 @@ impl Archive {
         if let Some(group) = slot.get() {
             return Ok(group);
         }
-        let places = self.index().places(number)?;
-        Ok(slot.get_or_init(|| self.resident(&places)))
+        let group = Box::new(self.index().resident(number)?);
+        Ok(slot.get_or_init(|| group))
     }
 
     /// Keeps the places of a group that was compared with the index, if all its blocks are intact.

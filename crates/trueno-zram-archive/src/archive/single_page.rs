@@ -54,7 +54,7 @@ impl Archive {
         if let Some(group) = self.slot(number).and_then(|slot| slot.get()) {
             return self.read_located(group.locate(page, &self.layout), out);
         }
-        let group = self.resident(&self.index().places(number)?);
+        let group = self.index().resident(number)?;
         self.read_located(group.locate(page, &self.layout), out)
     }
 

@@ -8,6 +8,10 @@
 //! is ended, and it never sees other bytes. Once all memory is restored, the handler withdraws, and the VM depends on it no
 //! longer.
 //!
+//! An [`Archive`](trueno_zram_archive::Archive) with [`Verify::Touched`](trueno_zram_archive::Verify::Touched) answers a fault before
+//! the page's group is proven. A thread of the lowest priority makes the proofs, and [`OnDisproof`] says what happens to a VM that
+//! has pages which failed theirs.
+//!
 //! ```no_run
 //! use std::os::unix::net::UnixListener;
 //! use trueno_zram_archive::Archive;

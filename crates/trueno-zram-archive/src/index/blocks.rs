@@ -157,12 +157,7 @@ impl GroupIndex<'_> {
     }
 
     /// Reads the entries of a group that has any.
-    fn read_entries<'b>(
-        self,
-        number: u64,
-        group: GroupRecord,
-        room: &'b mut [u8; GROUP_PAGES * ENTRY_LEN],
-    ) -> Result<&'b [u8]> {
+    fn read_entries(self, number: u64, group: GroupRecord, room: &mut [u8; GROUP_PAGES * ENTRY_LEN]) -> Result<&[u8]> {
         let Self { file, footer, table, .. } = self;
         let bytes = &mut room[..usize::try_from(self.pages_of_group(number)).expect("a group is small") * ENTRY_LEN];
         let skipped = HEAD_LEN as u64 + table.stored_before(number) * (GROUP_PAGES * ENTRY_LEN) as u64;

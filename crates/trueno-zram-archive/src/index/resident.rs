@@ -170,7 +170,7 @@ mod tests {
                 0..30 => bytes.fill(0),
                 30..35 => bytes.fill(7),
                 35..40 => bytes.iter_mut().enumerate().for_each(|(at, byte)| {
-                    *byte = (at * at * (at + page) >> 7).to_le_bytes()[0];
+                    *byte = ((at * at * (at + page)) >> 7).to_le_bytes()[0];
                 }),
                 _ => {}
             }

@@ -24,7 +24,7 @@ const ENDING: [i32; 16] = [
 
 static LISTEN: Once = Once::new();
 
-/// What SIGUSR1 does instead of ending the process.
+/// Called at SIGUSR1, which does not end the process then.
 type Report = Box<dyn Fn() + Send>;
 static REPORT: Mutex<Option<Report>> = Mutex::new(None);
 

@@ -144,7 +144,7 @@ fn pages_whose_proof_cannot_be_read_are_treated_as_disproven() {
         let _ = process.ask("finish");
         if on_disproof == OnDisproof::End {
             assert_eq!(process.signal(), SIGKILL);
-            // What the process has sent by then decides about the rest.
+            // The rest depends on the messages that the process has sent by then.
             let _ = setup.served();
             assert_eq!(setup.daemon.failures(), 1);
             continue;

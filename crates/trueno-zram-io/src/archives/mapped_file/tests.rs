@@ -119,7 +119,7 @@ fn bytes_that_are_not_in_memory_are_read_without_page_faults() {
     let file = file_of(&content);
     file.sync_all().unwrap();
     let mapped = mapped(&file);
-    // Where the file system cannot forget its pages, there are no such faults either.
+    // On a file system that cannot forget its pages, there are no such faults either.
     let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
     let faults = || {
         let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();

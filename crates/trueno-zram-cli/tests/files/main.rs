@@ -24,5 +24,4 @@ mod streams;
 mod support;
 mod terminal;
 mod threads;
-mod verify;
 mod zst;

@@ -8,6 +8,10 @@
 //! handler and the VM have a core each, since a fault takes half as long if they happen to share one. Idle: no thread spins, and
 //! the cores sleep between faults, unless others keep them busy. "Later": plain, with a delay for each page.
 
+#[cfg(target_os = "linux")]
+#[path = "support/cores.rs"]
+mod cores;
+
 #[cfg(not(target_os = "linux"))]
 fn main() {}
 
@@ -27,12 +31,11 @@ mod bench {
     use std::os::unix::net::UnixListener;
     use std::path::Path;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::channel;
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    use rustix::thread::{sched_getaffinity, sched_setaffinity};
     use trueno_test_restore::stand_in::StandIn;
     use trueno_test_restore::vmm::{self, GuestPages};
     use trueno_zram_archive::{Archive, ArchiveWriter, Format, WriteOptions};
@@ -40,20 +43,14 @@ mod bench {
     use trueno_zram_io::MappedFile;
     use trueno_zram_restore::{Image, LazyRestore, Notice, Pages, RestoreOptions};
 
+    use crate::cores::{Awake, Cores, stay_on};
+
     const FAULTS: usize = 20_000;
     const SOURCES: usize = 4;
 
     /// Nanoseconds of a fault: 50th, 90th and 99th of 100.
     type Percentiles = [u64; 3];
     type Source = Arc<dyn Pages>;
-
-    /// The cores that the handler and the VM run on.
-    #[derive(Clone, Copy, PartialEq)]
-    enum Cores {
-        Any,
-        /// On one core each.
-        Apart,
-    }
 
     /// A source that takes longer: shows how the time of a fault depends on that of its page.
     struct Later {
@@ -272,45 +269,5 @@ mod bench {
             vmm.end();
             measured
         })
-    }
-
-    /// Keeps this thread, and all threads and processes that it starts, on one core. Where there is none of this number, they
-    /// share.
-    fn stay_on(core: usize, cores: Cores) {
-        if cores == Cores::Apart {
-            let mut one = CpuSet::new();
-            one.set(core);
-            let _ = sched_setaffinity(None, &one);
-        }
-    }
-
-    /// Threads that keep all cores awake.
-    struct Awake {
-        stop: Arc<AtomicBool>,
-        threads: Vec<thread::JoinHandle<()>>,
-    }
-
-    impl Awake {
-        fn start() -> Self {
-            let stop = Arc::new(AtomicBool::new(false));
-            let cores = thread::available_parallelism().map_or(1, usize::from);
-            let spin = |stop: Arc<AtomicBool>| {
-                move || {
-                    let _ = rustix::process::setpriority_process(None, 19);
-                    while !stop.load(Ordering::Relaxed) {
-                        std::hint::spin_loop();
-                    }
-                }
-            };
-            let threads = (0..cores).map(|_| thread::spawn(spin(Arc::clone(&stop)))).collect();
-            Self { stop, threads }
-        }
-    }
-
-    impl Drop for Awake {
-        fn drop(&mut self) {
-            self.stop.store(true, Ordering::Relaxed);
-            self.threads.drain(..).for_each(|thread| drop(thread.join()));
-        }
     }
 }

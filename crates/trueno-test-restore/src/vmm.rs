@@ -188,6 +188,41 @@ impl Guest {
         format!("{} {} {}", at(500), at(900), at(990))
     }
 
+    /// Measures faults of one page in each part of so many pages but the first, in random order: nanoseconds. Compares all bytes.
+    fn spread(&self, part: usize, seed: u64) -> String {
+        let mut random = Generator::new(seed);
+        let mut order: Vec<usize> = (1..self.pages().div_ceil(part)).collect();
+        for at in (1..order.len()).rev() {
+            order.swap(at, random.below(at + 1));
+        }
+        let pages = order.into_iter().map(|number| {
+            let first = number * part;
+            first + random.below(self.pages().min(first + part) - first)
+        });
+        self.times(&pages.collect::<Vec<_>>())
+    }
+
+    /// Measures touches of pages: nanoseconds. Compares all bytes.
+    fn times(&self, pages: &[usize]) -> String {
+        let mut times = Vec::new();
+        for page in pages {
+            let start = Instant::now();
+            self.touch(*page);
+            times.push(start.elapsed().as_nanos().to_string());
+            if !self.is_right(*page) {
+                return format!("page {page} is wrong");
+            }
+        }
+        times.join(" ")
+    }
+
+    /// Returns random pages, each once.
+    fn distinct(&self, count: usize, seed: u64) -> Vec<usize> {
+        let mut seen = vec![false; self.pages()];
+        let new = |page: &usize| !std::mem::replace(&mut seen[*page], true);
+        Generator::new(seed).numbers_below(self.pages()).take(4 * count).filter(new).take(count).collect()
+    }
+
     /// Answers a command; `None` if it is not known.
     fn answer(&self, command: &str, numbers: &[usize]) -> Option<String> {
         let random = |seed: usize| Generator::new(seed as u64).numbers_below(self.pages());
@@ -211,6 +246,8 @@ impl Guest {
                 }
                 "ok".into()
             }
+            ("spread", [part, seed]) => self.spread(*part, *seed as u64),
+            ("times", [count, seed]) => self.times(&self.distinct(*count, *seed as u64)),
             ("latencies", [count, seed]) => self.latencies(*count, *seed as u64),
             _ => return None,
         })

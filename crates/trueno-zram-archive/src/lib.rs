@@ -37,6 +37,7 @@
 
 pub mod address_map;
 mod archive;
+mod background_proof;
 mod block;
 mod delta;
 mod error;
@@ -56,6 +57,7 @@ mod zstd;
 
 pub use archive::group::{GroupBuffer, GroupRun};
 pub use archive::{Archive, ArchiveInfo, CodecPages, GroupTotals, Verify};
+pub use background_proof::{BackgroundProof, ProofEvent};
 pub use delta::{
     ArchiveIdentity, BaseRecord, Delta, DeltaFile, DeltaPart, DeltaSummary, DeltaWriter, OriginCounts, PageArchive,
     PageOrigin,

@@ -110,7 +110,8 @@ pub trait Pages: Send + Sync {
         false
     }
 
-    /// Proves a part of what is still [due](Self::is_proof_due), about 4 MiB of content: in a thread of low priority, or several.
+    /// Proves a part of what is still [due](Self::is_proof_due), about 4 MiB of content: in a thread of low priority, or several. An
+    /// [`Archive`](crate::Archive) that proves [all](crate::Verify::All) its groups goes on with the next of them.
     /// Returns `false` once nothing is left; more is due when more is read.
     ///
     /// Each group that was read is compared with its index, then what lies before it as far as that is asked for. If a proof

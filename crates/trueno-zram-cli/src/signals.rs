@@ -1,8 +1,8 @@
-//! Signals that end the process: temporary files are removed and stopped processes continued first.
+//! Signals that end the process, or ask for a report: temporary files are removed and stopped processes continued first.
 
 use std::process::ExitCode;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, MutexGuard, Once};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use libc::{SIGPWR, SIGSTKFLT};
 use signal_hook::consts::{
@@ -24,6 +24,10 @@ const ENDING: [i32; 16] = [
 
 static LISTEN: Once = Once::new();
 
+/// Called at SIGUSR1, which does not end the process then.
+type Report = Box<dyn Fn() + Send>;
+static REPORT: Mutex<Option<Report>> = Mutex::new(None);
+
 /// Starts the thread that waits for signals. Until then a signal ends the process at once.
 pub(crate) fn listen() {
     LISTEN.call_once(|| {
@@ -39,6 +43,37 @@ pub(crate) fn listen() {
 pub(crate) fn hold_off() -> MutexGuard<'static, PendingActions> {
     listen();
     interrupt::pending_actions()
+}
+
+/// Makes SIGUSR1 call `report` instead of ending the process, until the result is dropped.
+pub(crate) fn report_on_request(report: impl Fn() + Send + 'static) -> ReportOnRequest {
+    listen();
+    *lock_report() = Some(Box::new(report));
+    ReportOnRequest
+}
+
+/// SIGUSR1 ends the process again when this is dropped.
+#[derive(Debug)]
+pub(crate) struct ReportOnRequest;
+
+impl Drop for ReportOnRequest {
+    fn drop(&mut self) {
+        *lock_report() = None;
+    }
+}
+
+fn lock_report() -> MutexGuard<'static, Option<Report>> {
+    REPORT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Answers SIGUSR1. Returns `false` if the signal ends the process.
+fn answer_request(signal: i32) -> bool {
+    let report = lock_report();
+    if let (SIGUSR1, Some(report)) = (signal, &*report) {
+        report();
+        return true;
+    }
+    false
 }
 
 /// Makes a write beyond the limit of file sizes (`ulimit -f`) fail like any other write, rather than end the process.
@@ -62,7 +97,8 @@ fn wait_for_signal(ready: &SyncSender<()>) {
     let wanted = ENDING.into_iter().chain(real_time).filter(|signal| !is_ignored(*signal));
     let signals = Signals::new(wanted);
     let _ = ready.send(());
-    let Some(signal) = signals.ok().and_then(|mut signals| signals.forever().next()) else { return };
+    let Ok(mut signals) = signals else { return };
+    let Some(signal) = signals.forever().find(|signal| !answer_request(*signal)) else { return };
     // Never released: no file is created or renamed any more.
     let mut pending = interrupt::pending_actions();
     pending.run_all();

@@ -13,7 +13,7 @@ use std::thread;
 
 use rustix::net::sockopt::set_socket_passcred;
 use trueno_zram_connections::{Received, serve_each};
-use trueno_zram_restore::{Notice, Process, ProcessRestore, RestoreOptions, RestoreReport};
+use trueno_zram_restore::{FaultLatencies, Notice, Process, ProcessRestore, RestoreOptions, RestoreReport};
 
 use crate::early_checks::EarlyChecks;
 use crate::error::Error;
@@ -149,6 +149,12 @@ impl LazyPages {
             received?;
             Ok(report?)
         })
+    }
+
+    /// Returns the latencies of faults so far. See [`ProcessRestore::latencies`].
+    #[must_use]
+    pub fn latencies(&self) -> FaultLatencies {
+        self.restore.latencies()
     }
 
     /// Returns how many processes could not be restored. They were ended.

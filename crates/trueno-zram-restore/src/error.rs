@@ -89,6 +89,20 @@ pub enum Error {
         /// The reason.
         source: trueno_zram_archive::Error,
     },
+    /// The proof of pages has failed after some of them were restored.
+    #[error("{restored} pages were restored before it was known that they may be other ones: {source}")]
+    Disproven {
+        /// The number of pages that were restored.
+        restored: u64,
+        /// The reason.
+        source: trueno_zram_archive::Error,
+    },
+    /// The proof of pages that were restored cannot be read.
+    #[error("pages that were restored cannot be proven: {source}")]
+    Unproven {
+        /// The reason.
+        source: trueno_zram_archive::Error,
+    },
     /// A page is no longer restored, because restoring another one has failed.
     #[error("page {page} is not restored after an earlier failure")]
     Lost {

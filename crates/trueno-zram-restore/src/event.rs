@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::time::Instant;
 
 use rustix::io::Errno;
 
@@ -31,6 +32,14 @@ pub(crate) enum Event {
     Remapped { from: u64, to: u64, len: u64 },
     /// A child has a copy of the memory, and a userfaultfd of its own: [`Events::next_forked`].
     Forked,
+}
+
+/// A thread waits for the page at an address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    pub(crate) address: u64,
+    /// The time at which the handler read the event.
+    pub(crate) read_at: Instant,
 }
 
 /// A buffer for messages.

@@ -8,6 +8,10 @@
 //! is ended, and it never sees other bytes. Once all memory is restored, the handler withdraws, and the VM depends on it no
 //! longer.
 //!
+//! An [`Archive`](trueno_zram_archive::Archive) with [`Verify::Touched`](trueno_zram_archive::Verify::Touched) answers a fault before
+//! the page's group is proven. A thread of the lowest priority makes the proofs, and [`OnDisproof`] says what happens to a VM that
+//! has pages which failed theirs.
+//!
 //! ```no_run
 //! use std::os::unix::net::UnixListener;
 //! use trueno_zram_archive::Archive;
@@ -29,9 +33,11 @@
 #![deny(unsafe_code)]
 #![cfg(target_os = "linux")]
 
+mod disproofs;
 mod error;
 mod event;
 mod gate;
+mod latency;
 mod lazy_memory;
 mod on_drop;
 mod options;
@@ -45,7 +51,8 @@ mod vms;
 mod wake;
 
 pub use error::{Error, RegionProblem};
-pub use options::{OnDamage, RestoreOptions};
+pub use latency::{FaultLatencies, LatencyHistogram};
+pub use options::{OnDamage, OnDisproof, RestoreOptions};
 pub use process_handle::Process;
 pub use processes::{MemoryExtent, MissingMemory, ProcessRestore};
 pub use report::{Ending, Notice, RestoreReport};

@@ -16,12 +16,26 @@ pub enum OnDamage {
     Kill,
 }
 
+/// The treatment of a VM or a process that has pages of a group whose proof has failed: they may be other ones than those that were
+/// saved. [`RestoreOptions`] has an example.
+///
+/// Only sources that return pages before they are proven have such groups, such as an [`Archive`](trueno_zram_archive::Archive)
+/// with [`Verify::Touched`](trueno_zram_archive::Verify::Touched).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDisproof {
+    /// It is ended. So is one with pages whose proof cannot be read for as long as [`RestoreOptions::proof_patience`].
+    #[default]
+    End,
+    /// It goes on with these pages. [`Notice::Disproven`](crate::Notice::Disproven) and the report name them.
+    GoOn,
+}
+
 /// Tuning options of [`LazyRestore`](crate::LazyRestore) and [`ProcessRestore`](crate::ProcessRestore).
 ///
 /// ```
-/// use trueno_zram_restore::{OnDamage, RestoreOptions};
+/// use trueno_zram_restore::{OnDamage, OnDisproof, RestoreOptions};
 /// let options = RestoreOptions::default().with_on_damage(OnDamage::Kill).with_around_bytes(0);
-/// assert!(options.background_fill);
+/// assert!(options.background_fill && options.on_disproof == OnDisproof::End);
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -36,6 +50,10 @@ pub struct RestoreOptions {
     pub workers: NonZeroUsize,
     /// The treatment of pages that cannot be restored.
     pub on_damage: OnDamage,
+    /// The treatment of VMs and processes that have pages whose proof has failed.
+    pub on_disproof: OnDisproof,
+    /// The time for which a proof that cannot be read is tried again before it counts as failed.
+    pub proof_patience: Duration,
     /// The time that a VMM may take for its first message.
     pub handshake_timeout: Duration,
     /// VMs that are restored at the same time. Later ones wait.
@@ -73,6 +91,18 @@ impl RestoreOptions {
         Self { on_damage, ..self }
     }
 
+    /// Sets [`on_disproof`](Self::on_disproof).
+    #[must_use]
+    pub fn with_on_disproof(self, on_disproof: OnDisproof) -> Self {
+        Self { on_disproof, ..self }
+    }
+
+    /// Sets [`proof_patience`](Self::proof_patience).
+    #[must_use]
+    pub fn with_proof_patience(self, proof_patience: Duration) -> Self {
+        Self { proof_patience, ..self }
+    }
+
     /// Sets [`handshake_timeout`](Self::handshake_timeout).
     #[must_use]
     pub fn with_handshake_timeout(self, handshake_timeout: Duration) -> Self {
@@ -94,6 +124,8 @@ impl Default for RestoreOptions {
             background_fill: true,
             workers: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
             on_damage: OnDamage::default(),
+            on_disproof: OnDisproof::default(),
+            proof_patience: Duration::from_secs(10),
             handshake_timeout: Duration::from_secs(10),
             vms_at_a_time: NonZeroUsize::new(MAX_CONNECTIONS).expect("it is not 0"),
         }
@@ -113,10 +145,13 @@ mod tests {
             .with_background_fill(false)
             .with_workers(seven)
             .with_on_damage(OnDamage::Kill)
+            .with_on_disproof(OnDisproof::GoOn)
+            .with_proof_patience(Duration::from_secs(4))
             .with_handshake_timeout(Duration::from_secs(3))
             .with_vms_at_a_time(seven);
         assert_eq!((options.around_bytes, options.spin, options.background_fill), (1, Duration::from_secs(2), false));
         assert_eq!((options.workers, options.on_damage, options.vms_at_a_time), (seven, OnDamage::Kill, seven));
         assert_eq!(options.handshake_timeout, Duration::from_secs(3));
+        assert_eq!((options.on_disproof, options.proof_patience), (OnDisproof::GoOn, Duration::from_secs(4)));
     }
 }

@@ -1,8 +1,10 @@
 //! Notices while VMs and processes are restored, and the report at the end.
 
 use std::num::NonZeroUsize;
+use std::ops::Range;
 
 use crate::error::Error;
+use crate::latency::FaultLatencies;
 
 /// The work done for a VM, or for all processes.
 ///
@@ -14,7 +16,7 @@ use crate::error::Error;
 /// assert_eq!((report.memory_bytes, report.complete), (0, true));
 /// # Ok::<(), trueno_zram_restore::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RestoreReport {
     /// The memory of the VM, or of all processes, in bytes.
@@ -27,8 +29,14 @@ pub struct RestoreReport {
     pub zero_bytes: u64,
     /// Bytes that were given back, and unmapped.
     pub removed_bytes: u64,
-    /// Damaged pages that were poisoned.
+    /// Pages that were poisoned: damaged ones, and missing ones of groups whose proof has failed.
     pub poisoned: u64,
+    /// Pages that were restored before the proof of their group failed. They may be other ones than those that were saved.
+    pub disproven_pages: u64,
+    /// `true` if the proof of pages that were restored could not be read.
+    pub unproven: bool,
+    /// Latencies of the faults.
+    pub latencies: FaultLatencies,
     /// `true` if all memory was restored, and the VM or the processes no longer needed the handler.
     pub complete: bool,
 }
@@ -76,6 +84,21 @@ pub enum Notice<'a> {
     Poisoned {
         /// The page in the archive.
         page: u64,
+        /// The reason.
+        error: &'a trueno_zram_archive::Error,
+    },
+    /// The proof of pages has failed. All reads of them fail from now on, and those that are missing are poisoned. Of the others, a VM or
+    /// a process has some: it goes on with them, or is ended.
+    Disproven {
+        /// The pages in the archive.
+        pages: Range<u64>,
+        /// The number of them that were restored before.
+        restored: u64,
+        /// The reason.
+        error: &'a trueno_zram_archive::Error,
+    },
+    /// The proof of pages that were restored cannot be read. It is tried again, while the VM or the process goes on.
+    Unproven {
         /// The reason.
         error: &'a trueno_zram_archive::Error,
     },

@@ -1,4 +1,4 @@
-//! Two bits per unit, changed by many threads: filled, and removed.
+//! Three bits per unit, changed by many threads: filled, removed, and barred.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,17 +35,19 @@ impl Clone for AtomicBitSet {
     }
 }
 
-/// The units that were filled, and those that the VMM removed.
+/// The units that were filled, those that the VMM removed, and those that are not filled from the source any more.
 #[derive(Clone, Debug)]
 pub(crate) struct UnitStates {
     filled: AtomicBitSet,
     removed: AtomicBitSet,
+    barred: AtomicBitSet,
     count: usize,
 }
 
 impl UnitStates {
     pub(crate) fn new(count: usize) -> Self {
-        Self { filled: AtomicBitSet::new(count), removed: AtomicBitSet::new(count), count }
+        let [filled, removed, barred] = [(); 3].map(|()| AtomicBitSet::new(count));
+        Self { filled, removed, barred, count }
     }
 
     /// Returns `true` if the unit was filled at some time. The VMM may have removed it since.
@@ -76,6 +78,33 @@ impl UnitStates {
     /// Records that units were not removed after all.
     pub(crate) fn unset_removed(&self, units: Range<usize>) {
         units.for_each(|unit| self.removed.remove(unit));
+    }
+
+    /// Returns `true` if the unit must not be filled: it was removed, or is barred.
+    pub(crate) fn is_closed(&self, unit: usize) -> bool {
+        self.removed.contains(unit) || self.barred.contains(unit)
+    }
+
+    /// Returns `true` if the unit is still to be filled, and may be.
+    pub(crate) fn is_fillable(&self, unit: usize) -> bool {
+        self.is_wanted(unit) && !self.barred.contains(unit)
+    }
+
+    /// Bars a unit: content of it that was read before must not be filled any more.
+    pub(crate) fn bar(&self, unit: usize) {
+        self.barred.insert(unit);
+    }
+
+    pub(crate) fn is_barred(&self, unit: usize) -> bool {
+        self.barred.contains(unit)
+    }
+
+    /// Bars the missing ones of these units. Returns how many were filled from the source before, and may be there.
+    pub(crate) fn bar_missing(&self, units: Range<usize>) -> u64 {
+        let missing = |unit: &usize| !self.is_filled(*unit);
+        let filled = units.clone().filter(|unit| !missing(unit) && !self.is_barred(*unit)).count();
+        units.filter(missing).for_each(|unit| self.bar(unit));
+        filled as u64
     }
 
     /// Returns the parts of a range that still have to be filled. Gaps of fewer than `gap` units are part of them.

@@ -39,11 +39,13 @@ mod chunks;
 mod endpoint;
 mod export;
 mod peer;
+mod proven_pages;
 mod server;
 
 pub use archive_export::ArchiveExport;
 pub use endpoint::Endpoint;
 pub use export::{Export, ExportError, ExportIo, Extent, StoreExport};
+pub use proven_pages::ProvenPages;
 
 /// Runs the examples of the README as tests.
 #[cfg(doctest)]

@@ -77,16 +77,15 @@ impl Archive {
         self
     }
 
-    /// Returns `true` if something is left to prove, as [`Pages::is_proof_due`] says.
+    /// Returns `true` if pages were returned that are not proven, as [`Pages::is_proof_due`] says.
     pub(super) fn has_unproven(&self) -> bool {
-        match self.verify {
-            Verify::Group => false,
-            Verify::Touched => self.proofs.is_due(),
-            Verify::All => {
-                let next = self.proven_groups.load(Ordering::Acquire);
-                next < self.footer.groups() && self.proofs.is_before_disproven(next)
-            }
-        }
+        self.verify == Verify::Touched && self.proofs.is_due()
+    }
+
+    /// Returns the next group of those that were not proven yet, if [`Verify::All`] goes on with it.
+    fn next_of_all(&self) -> Option<u64> {
+        let next = self.proven_groups.load(Ordering::Acquire);
+        (next < self.footer.groups() && self.proofs.is_before_disproven(next)).then_some(next)
     }
 
     /// Proves a group: one that was read, or with [`Verify::All`] the next one.
@@ -94,11 +93,10 @@ impl Archive {
         match self.verify {
             Verify::Group => Ok(false),
             Verify::Touched => self.prove_touched(),
-            Verify::All if self.has_unproven() => {
-                self.prove_or_wait(self.proven_groups.load(Ordering::Acquire))?;
-                Ok(true)
-            }
-            Verify::All => Ok(false),
+            Verify::All => match self.next_of_all() {
+                Some(next) => self.prove_or_wait(next).map(|()| true),
+                None => Ok(false),
+            },
         }
     }
 
@@ -195,8 +193,8 @@ impl Archive {
         if let Some(group) = slot.get() {
             return Ok(group);
         }
-        let places = self.index().places(number)?;
-        Ok(slot.get_or_init(|| self.resident(&places)))
+        let group = Box::new(self.index().resident(number)?);
+        Ok(slot.get_or_init(|| group))
     }
 
     /// Keeps the places of a group that was compared with the index, if all its blocks are intact.

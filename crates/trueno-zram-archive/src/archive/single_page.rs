@@ -31,7 +31,14 @@ impl Archive {
     ///
     /// # Errors
     /// [`Error::PageRange`]; [`Error::Index`] if the group is not what the index says; [`Error::BlockChecksum`] and
-    /// [`Error::Block`] if the page is damaged; [`Error::Read`].
+    /// [`Error::Block`] if the page is damaged; [`Error::Disproven`] if the proof of its group has failed; [`Error::Read`].
+    ///
+    /// [`Error::PageRange`]: crate::Error::PageRange
+    /// [`Error::Index`]: crate::Error::Index
+    /// [`Error::BlockChecksum`]: crate::Error::BlockChecksum
+    /// [`Error::Block`]: crate::Error::Block
+    /// [`Error::Disproven`]: crate::Error::Disproven
+    /// [`Error::Read`]: crate::Error::Read
     pub fn read_page(&self, page: u64) -> Result<Page> {
         let mut out = [0; PAGE_SIZE];
         self.read_one(page, &mut out)?;
@@ -54,7 +61,7 @@ impl Archive {
         if let Some(group) = self.slot(number).and_then(|slot| slot.get()) {
             return self.read_located(group.locate(page, &self.layout), out);
         }
-        let group = self.resident(&self.index().places(number)?);
+        let group = self.index().resident(number)?;
         self.read_located(group.locate(page, &self.layout), out)
     }
 

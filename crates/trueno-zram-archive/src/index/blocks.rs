@@ -10,6 +10,7 @@ use crate::hashes::content_hash::xxh32;
 use crate::index::builder::zero_entries;
 use crate::index::entry::PageEntry;
 use crate::index::layout::{ENTRY_LEN, GROUP_PAGES, GroupRecord, HEAD_LEN, IndexFooter, pages_of};
+use crate::index::resident::ResidentGroup;
 use crate::index::table::GroupTable;
 use crate::read_at::{ReadAt, read_at};
 
@@ -124,23 +125,47 @@ impl GroupIndex<'_> {
             .ok_or_else(|| bad_entries(number, "do not add up to its blocks"))
     }
 
-    /// Reads the entries of a group.
-    fn entries(self, number: u64, group: GroupRecord) -> Result<Vec<PageEntry>> {
-        let Self { file, footer, table, .. } = self;
-        let pages = (pages_of(footer.content_len) - number * GROUP_PAGES as u64).min(GROUP_PAGES as u64);
+    /// Reads the entries of a group, and returns where its blocks are.
+    pub(crate) fn resident(self, number: u64) -> Result<ResidentGroup> {
+        let Self { footer, layout, .. } = self;
+        let group = self.table.get(number).ok_or_else(|| bad_entries(number, "do not exist"))?;
         if group.all_zeros {
-            return Ok(zero_entries(pages, footer.format).collect());
+            return Ok(ResidentGroup::new(&self.places(number)?, layout, footer.content_len));
         }
         let mut bytes = [0; GROUP_PAGES * ENTRY_LEN];
-        let bytes = &mut bytes[..usize::try_from(pages).expect("a group is small") * ENTRY_LEN];
+        let (entries, _) = self.read_entries(number, group, &mut bytes)?.as_chunks();
+        let (first_page, blocks) = (number * GROUP_PAGES as u64, group.offset..self.end(number));
+        ResidentGroup::of_entries(entries, first_page, blocks, layout, footer.content_len)
+            .ok_or_else(|| bad_entries(number, "do not add up to its blocks"))
+    }
+
+    /// Returns the entries of a group.
+    fn entries(self, number: u64, group: GroupRecord) -> Result<Vec<PageEntry>> {
+        let Self { footer, .. } = self;
+        if group.all_zeros {
+            return Ok(zero_entries(self.pages_of_group(number), footer.format).collect());
+        }
+        let mut bytes = [0; GROUP_PAGES * ENTRY_LEN];
+        let (entries, _) = self.read_entries(number, group, &mut bytes)?.as_chunks();
+        let known: Option<Vec<_>> = entries.iter().map(|entry| PageEntry::decode(*entry, footer.format)).collect();
+        known.ok_or_else(|| bad_entries(number, "have an unknown form"))
+    }
+
+    /// Returns the number of pages of a group.
+    fn pages_of_group(self, number: u64) -> u64 {
+        (pages_of(self.footer.content_len) - number * GROUP_PAGES as u64).min(GROUP_PAGES as u64)
+    }
+
+    /// Reads the entries of a group that has any.
+    fn read_entries(self, number: u64, group: GroupRecord, room: &mut [u8; GROUP_PAGES * ENTRY_LEN]) -> Result<&[u8]> {
+        let Self { file, footer, table, .. } = self;
+        let bytes = &mut room[..usize::try_from(self.pages_of_group(number)).expect("a group is small") * ENTRY_LEN];
         let skipped = HEAD_LEN as u64 + table.stored_before(number) * (GROUP_PAGES * ENTRY_LEN) as u64;
         read_at(file, footer.frame_len + skipped, bytes)?;
         if xxh32(bytes) != group.checksum {
             return Err(bad_entries(number, "are damaged"));
         }
-        let (entries, _) = bytes.as_chunks();
-        let known: Option<Vec<_>> = entries.iter().map(|entry| PageEntry::decode(*entry, footer.format)).collect();
-        known.ok_or_else(|| bad_entries(number, "have an unknown form"))
+        Ok(bytes)
     }
 
     /// Returns the position after the last block of a group.
@@ -171,6 +196,18 @@ fn places(entries: &[PageEntry], first_page: u64, at: u64, layout: &Layout) -> O
         places.push(place);
     }
     (run == 0).then_some((places, at))
+}
+
+/// Returns the blocks that entries describe, from `at` on, and the position after the last.
+#[cfg(test)]
+pub(crate) fn places_of_entries(
+    entries: &[[u8; ENTRY_LEN]],
+    first_page: u64,
+    at: u64,
+    layout: &Layout,
+) -> Option<(Vec<BlockPlace>, u64)> {
+    let entries: Option<Vec<_>> = entries.iter().map(|entry| PageEntry::decode(*entry, layout.format())).collect();
+    places(&entries?, first_page, at, layout)
 }
 
 impl std::fmt::Debug for Blocks<'_> {

@@ -1,9 +1,11 @@
 //! The index of one group in memory: two bytes per page, and a sum every 32 pages.
 
+use std::ops::Range;
+
 use crate::format::Layout;
 use crate::index::blocks::BlockPlace;
 use crate::index::entry::PageEntry;
-use crate::index::layout::{ENTRY_LEN, GROUP_PAGES};
+use crate::index::layout::{ENTRY_LEN, GROUP_PAGES, page_len};
 
 use trueno_zram_core::{PAGE_SIZE, PageKind};
 
@@ -11,7 +13,7 @@ use trueno_zram_core::{PAGE_SIZE, PageKind};
 const SUM_PAGES: usize = 32;
 
 /// The positions of a group's blocks.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ResidentGroup {
     first_page: u64,
     /// Position of its first block in the file.
@@ -46,6 +48,43 @@ impl ResidentGroup {
             }
         }
         Self { first_page, offset, entries: entries.into(), sums }
+    }
+
+    /// Keeps the entries of a group as they are in the file. Its first block starts at `offset`. Returns `None` if they are malformed, or
+    /// if their blocks do not end at `end`.
+    ///
+    /// The same as [`new`](Self::new) with the places of these entries, in one pass: the first touch of a group waits for it.
+    pub(crate) fn of_entries(
+        entries: &[[u8; ENTRY_LEN]],
+        first_page: u64,
+        Range { start: offset, end }: Range<u64>,
+        layout: &Layout,
+        content_len: u64,
+    ) -> Option<Self> {
+        let (format, overhead) = (layout.format(), layout.overhead());
+        let (mut sums, mut at, mut run, mut is_zero) = ([0; GROUP_PAGES / SUM_PAGES], 0, 0, true);
+        let parts = (first_page..).step_by(SUM_PAGES).zip(entries.chunks(SUM_PAGES));
+        for (sum, (first, part)) in sums.iter_mut().zip(parts) {
+            *sum = u32::try_from(at).expect("a group has some 4 MiB");
+            for (page, entry) in (first..).zip(part) {
+                let found = PageEntry::decode(*entry, format)?;
+                // A run of zeros goes on exactly as long as its first entry says.
+                if (run > 0) != (found == PageEntry::Continues) {
+                    return None;
+                }
+                run = if run > 0 { run - 1 } else { found.pages() - 1 };
+                is_zero &= matches!(found, PageEntry::Zeros(_) | PageEntry::Continues);
+                at += match found {
+                    PageEntry::Packed(len) => overhead + usize::from(len),
+                    PageEntry::Raw(len) if usize::from(len) != page_len(content_len, page) => return None,
+                    other => layout.stored_len(other),
+                };
+            }
+        }
+        let is_whole = run == 0 && offset.checked_add(at as u64)? == end;
+        let (entries, sums) =
+            if is_zero { (Box::default(), [0; GROUP_PAGES / SUM_PAGES]) } else { (entries.into(), sums) };
+        is_whole.then_some(Self { first_page, offset, entries, sums })
     }
 
     /// Returns the block of a page; `None` if the page is zero.
@@ -109,6 +148,91 @@ fn entry_of(place: &BlockPlace, content_len: u64) -> PageEntry {
         PageKind::Lz4 | PageKind::Zstd => PageEntry::Packed(short(u64::from(place.len_bytes))),
         PageKind::Raw => {
             PageEntry::Raw(short((content_len - place.first_page * PAGE_SIZE as u64).min(PAGE_SIZE as u64)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::archive::Archive;
+    use crate::index::blocks::places_of_entries;
+    use crate::write::{compress::compress, options::WriteOptions};
+
+    /// Pages of every kind, with runs of zeros, and a shorter last one.
+    fn archive(format: crate::Format) -> Archive {
+        let mut content: Vec<u8> =
+            (0..2500 * PAGE_SIZE).map(|at| (at / 97 * (at / PAGE_SIZE) + at % 11).to_le_bytes()[0]).collect();
+        for (page, bytes) in content.chunks_mut(PAGE_SIZE).enumerate() {
+            match page % 100 {
+                0..30 => bytes.fill(0),
+                30..35 => bytes.fill(7),
+                35..40 => bytes.iter_mut().enumerate().for_each(|(at, byte)| {
+                    *byte = ((at * at * (at + page)) >> 7).to_le_bytes()[0];
+                }),
+                _ => {}
+            }
+        }
+        content[1024 * PAGE_SIZE..2048 * PAGE_SIZE].fill(0);
+        content.truncate(2499 * PAGE_SIZE + 77);
+        let mut bytes = Vec::new();
+        compress(&content[..], &mut bytes, &WriteOptions::default().with_format(format)).unwrap();
+        Archive::read_from(Arc::new(bytes)).unwrap().unwrap()
+    }
+
+    fn formats() -> Vec<crate::Format> {
+        if cfg!(feature = "zstd") { vec![crate::Format::Lz4, crate::Format::Zstd] } else { vec![crate::Format::Lz4] }
+    }
+
+    #[test]
+    fn entries_give_the_same_as_the_places_that_they_describe() {
+        for format in formats() {
+            let archive = archive(format);
+            let index = archive.index();
+            for number in 0..3 {
+                let places = index.places(number).unwrap();
+                let slow = ResidentGroup::new(&places, index.layout, index.footer.content_len);
+                assert_eq!(index.resident(number).unwrap(), slow, "{format:?}, group {number}");
+            }
+        }
+    }
+
+    #[test]
+    fn entries_that_are_changed_give_the_same_or_nothing() {
+        for format in formats() {
+            let archive = archive(format);
+            let index = archive.index();
+            let (layout, content_len) = (index.layout, index.footer.content_len);
+            let group = index.resident(0).unwrap();
+            let blocks = group.offset..index.end(0);
+            let mut differ = 0;
+            for page in 0..group.entries.len() {
+                for bit in 0..16 {
+                    let mut entries = group.entries.clone();
+                    entries[page][bit / 8] ^= 1 << (bit % 8);
+                    // Wherever the blocks end, as if the table lied as well.
+                    let end = places_of_entries(&entries, 0, blocks.start, layout).map(|(_, end)| end);
+                    for end in [Some(blocks.end), end].into_iter().flatten() {
+                        let fast = ResidentGroup::of_entries(&entries, 0, blocks.start..end, layout, content_len);
+                        let places = places_of_entries(&entries, 0, blocks.start, layout);
+                        let slow = places.filter(|(_, after)| *after == end).map(|(places, _)| places);
+                        match (fast, slow) {
+                            (Some(fast), slow) => {
+                                assert_eq!(Some(fast), slow.map(|slow| ResidentGroup::new(&slow, layout, content_len)));
+                            }
+                            // A stored page that is not whole.
+                            (None, Some(slow)) => {
+                                let is_stored = |place: &BlockPlace| place.kind == PageKind::Raw;
+                                assert!(slow.iter().any(is_stored), "{format:?}: page {page}, bit {bit}");
+                            }
+                            (None, None) => differ += 1,
+                        }
+                    }
+                }
+            }
+            assert!(differ > 1000, "{format:?}");
         }
     }
 }

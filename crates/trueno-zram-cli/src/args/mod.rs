@@ -3,6 +3,7 @@
 pub(crate) mod compression;
 pub(crate) mod lz4_compat;
 pub(crate) mod ranges;
+pub(crate) mod verify;
 pub(crate) mod version;
 
 use std::fmt;

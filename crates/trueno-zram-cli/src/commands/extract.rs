@@ -13,6 +13,7 @@ use trueno_zram_io::{Input, Output, OutputOptions, OutputTarget, Sink, Workers};
 use crate::args::{
     Global,
     ranges::{OpenRange, RangeList, parse_range, parse_range_list},
+    verify::VerifyPolicy,
 };
 use crate::engine::Engine;
 use crate::failure::Failure;
@@ -20,7 +21,7 @@ use crate::files::{
     self,
     delta::BasesArgs,
     needed_files::{self, NeededFiles},
-    restore::{format_of_input, input_failure, not_compressed, pages_by_index},
+    restore::{format_of_input, input_failure, not_compressed, pages_by_index, prove_read},
 };
 use crate::print::{json, report};
 
@@ -38,6 +39,9 @@ pub(crate) struct Args {
     /// Overwrite the output; write to a terminal.
     #[arg(short, long)]
     force: bool,
+    /// The proof of pages that comes before they are restored. With `touched`, the rest of it comes before the output is complete.
+    #[arg(long, value_enum, default_value_t = VerifyPolicy::Group)]
+    verify: VerifyPolicy,
     #[command(flatten)]
     bases: BasesArgs,
 }
@@ -163,10 +167,14 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> 
             if !archive.notices_damage() {
                 report::warn(global, &input.name, "it has no block checksums: damage would not be noticed");
             }
+            let archive = archive.with_verify(args.verify.into());
             let mut source = CopySource { archive, input: &input, engine: &mut engine };
             match wanted {
                 Some(wanted) => source.copy(&wanted, &mut output)?,
                 None => source.copy_addresses(args.wanted.address, &mut output)?,
+            }
+            if args.verify == VerifyPolicy::Touched {
+                prove_read(&source.archive, &input.name)?;
             }
         }
         (None, None) => return Err(no_address_map(&input.name)),

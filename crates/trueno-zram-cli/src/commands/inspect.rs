@@ -14,7 +14,7 @@ use trueno_zram_archive::{
 use trueno_zram_core::{PAGE_SIZE, Page, PageKind};
 use trueno_zram_io::{ArchiveChain, Input};
 
-use crate::args::Global;
+use crate::args::{Global, verify::VerifyPolicy};
 use crate::commands::inspect_delta::DeltaFindings;
 use crate::engine::Engine;
 use crate::failure::Failure;
@@ -43,6 +43,9 @@ pub(crate) struct Args {
     /// List all ranges of a snapshot's address map, not only the largest.
     #[arg(long)]
     ranges: bool,
+    /// The proof of an archive's pages that comes before --decode looks at them; `all` compares all blocks with the index in any case.
+    #[arg(long, value_enum, default_value_t = VerifyPolicy::Group)]
+    verify: VerifyPolicy,
     #[command(flatten)]
     bases: BasesArgs,
 }
@@ -93,7 +96,8 @@ fn inspect(
     position: FilePosition,
 ) -> Result<(), Failure> {
     let input = Input::open(path)?;
-    if let Some(chain) = args.bases.open_delta(path, &input)? {
+    if let Some(ArchiveChain { archive, files }) = args.bases.open_delta(path, &input)? {
+        let chain = ArchiveChain { archive: archive.with_verify(args.verify.into()), files };
         return inspect_delta(&input, &chain, args, global, engine, position);
     }
     let findings = engine.pool().install(|| survey_input(input, args, engine))?;
@@ -202,7 +206,10 @@ fn frame_format(format: trueno_zram_archive::Format) -> Format {
 /// An archive by its index, or any other compressed file.
 fn of_archive(args: &Args, input: &Input, frame: Format, engine: &mut Engine) -> Result<Findings, Failure> {
     let note = match pages_by_index(input)? {
-        Ok(Some(archive)) => return of_index(args, input, archive.stored(), engine),
+        Ok(Some(archive)) => {
+            let archive = archive.with_verify(args.verify.into());
+            return of_index(args, input, archive.stored(), engine);
+        }
         Ok(None) => None,
         Err(error) => Some(format!("{error}; inspecting the content without the index")),
     };
@@ -260,6 +267,7 @@ fn of_index(args: &Args, input: &Input, archive: &Archive, engine: &Engine) -> R
         survey_content(archive, joined(data), name, &mut surveyor, engine.batch_pages())?;
         (findings.survey, findings.content) = surveyor.into_findings();
     }
+    while archive.prove_next().map_err(failed)? {}
     Ok(findings)
 }
 

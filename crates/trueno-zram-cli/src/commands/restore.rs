@@ -9,12 +9,12 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use serde::Serialize;
-use trueno_zram_restore::{OnDamage, RestoreReport};
+use trueno_zram_restore::{Notice, OnDamage, OnDisproof, RestoreOptions, RestoreReport};
 
-use crate::args::{Global, parse_whole, ranges::parse_number};
-use crate::failure::Failure;
+use crate::args::{Global, parse_whole, ranges::parse_number, verify::VerifyPolicy};
+use crate::failure::{Failure, FailureKind};
 use crate::files::{delta::BasesArgs, needed_files};
-use crate::print::{json, quantity, report};
+use crate::print::{json, latency::LatencyObject, messages, quantity, report};
 
 /// Run VMs from an archive of their memory, or turn it into a core file.
 ///
@@ -26,13 +26,14 @@ use crate::print::{json, quantity, report};
 /// be restored from it, at the same time and one after the other.
 ///
 /// Pages near a fault are restored with it. In the background all memory is restored, and the VM then needs trueno-zram no
-/// longer. Memory that a balloon gives back comes back as zeros. A page that is damaged never shows other bytes to the guest.
+/// longer. Memory that a balloon gives back comes back as zeros. A page that is damaged never shows other bytes to the guest. One
+/// whose index lies about it is found out after the guest has it, unless --verify says otherwise; the VM is then ended.
 ///
 /// A VMM whose memory is not complete is ended (SIGKILL) if it cannot be served: on an error, when trueno-zram is ended by
 /// a signal, and if it still waits when no more VMs are served. If trueno-zram itself is killed by SIGKILL or crashes, the VMM waits
 /// for ever: end both together. The VMM itself should connect: of the memory of another process, what is missing is poisoned.
 ///
-/// --uffd runs until it is ended by a signal, or with --vms N until N VMs have ended.
+/// --uffd runs until it is ended by a signal, or with --vms N until N VMs have ended. SIGUSR1 prints the latencies of faults.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("mode").required(true))]
 pub(crate) struct Args {
@@ -62,9 +63,13 @@ pub(crate) struct Args {
     /// Microseconds to look for the next fault before sleeping. Waking up takes some 40 us on an idle core.
     #[arg(long, value_name = "US", value_parser = parse_whole::<u64>, default_value = "500")]
     spin: u64,
-    /// The treatment of a VM that touches a damaged page.
-    #[arg(long, value_enum, default_value_t = DamagePolicy::Poison)]
-    on_damage: DamagePolicy,
+    /// The proof of pages that comes before they are used, rather than afterwards.
+    #[arg(long, value_enum, default_value_t = VerifyPolicy::Touched)]
+    verify: VerifyPolicy,
+    /// The treatment of a VM that touches a damaged page [default: poison]. Given explicitly, `poison` also lets a VM go on that
+    /// has pages whose proof failed later.
+    #[arg(long, value_enum)]
+    on_damage: Option<DamagePolicy>,
     /// Write the order in which VMs first touch their memory to FILE. Implies --no-fill.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
@@ -88,13 +93,24 @@ pub(super) enum DamagePolicy {
     Kill,
 }
 
-impl From<DamagePolicy> for OnDamage {
-    fn from(damage: DamagePolicy) -> Self {
-        match damage {
-            DamagePolicy::Poison => Self::Poison,
-            DamagePolicy::Kill => Self::Kill,
+impl DamagePolicy {
+    /// Returns options with the treatment of damage that was asked for.
+    pub(super) fn apply(asked: Option<Self>, options: RestoreOptions) -> RestoreOptions {
+        match asked {
+            None => options,
+            Some(Self::Kill) => options.with_on_damage(OnDamage::Kill),
+            Some(Self::Poison) => options.with_on_damage(OnDamage::Poison).with_on_disproof(OnDisproof::GoOn),
         }
     }
+}
+
+/// Memory that is no longer served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Restored {
+    /// Nothing in it is known to be other than it was saved.
+    AsSaved,
+    /// It has pages whose proof failed, or could not be read.
+    Unproven,
 }
 
 /// The JSON object of a VM, or of processes.
@@ -107,7 +123,15 @@ struct RestoreObject<'a> {
     zero_bytes: u64,
     removed_bytes: u64,
     poisoned: u64,
+    disproven_pages: u64,
+    unproven: bool,
     complete: bool,
+    first_touches: LatencyObject,
+    later_touches: LatencyObject,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error_kind: Option<FailureKind>,
 }
 
 const COMMAND: &str = "restore";
@@ -131,8 +155,9 @@ pub(super) fn say_end(
     ended: &str,
     file: &str,
     done: &RestoreReport,
-) -> Result<(), Failure> {
-    let RestoreReport { memory_bytes, faults, copied_bytes, zero_bytes, removed_bytes, poisoned, complete, .. } = *done;
+) -> Result<Restored, Failure> {
+    let RestoreReport { memory_bytes, faults, copied_bytes, zero_bytes, removed_bytes, .. } = *done;
+    let RestoreReport { poisoned, disproven_pages, unproven, complete, .. } = *done;
     report::say(
         global,
         &format!(
@@ -143,7 +168,53 @@ pub(super) fn say_end(
             quantity::bytes(memory_bytes)
         ),
     );
-    let report =
-        RestoreObject { file, memory_bytes, faults, copied_bytes, zero_bytes, removed_bytes, poisoned, complete };
-    json::print(global, command, &report)
+    let problem = match (disproven_pages, unproven) {
+        (0, false) => None,
+        (0, true) => Some("pages that were restored could not be proven: the archive cannot be read".to_owned()),
+        (pages, _) => Some(format!("the proof of {} that were restored has failed", quantity::pages(pages))),
+    };
+    if let Some(problem) = &problem {
+        messages::problem(format_args!("{file}: {problem}"));
+    }
+    let object = RestoreObject {
+        file,
+        memory_bytes,
+        faults,
+        copied_bytes,
+        zero_bytes,
+        removed_bytes,
+        poisoned,
+        disproven_pages,
+        unproven,
+        complete,
+        first_touches: (&done.latencies.first).into(),
+        later_touches: (&done.latencies.later).into(),
+        error: problem.as_deref(),
+        error_kind: problem.as_ref().map(|_| FailureKind::Damaged),
+    };
+    let (status, restored) = match problem {
+        None => (json::Status::Ok, Restored::AsSaved),
+        Some(_) => (json::Status::Failed, Restored::Unproven),
+    };
+    json::print_with(global, command, status, &object)?;
+    Ok(restored)
+}
+
+/// Tells of pages that cannot be restored, or are not what was saved.
+pub(super) fn say_damage(name: &str, notice: &Notice<'_>) {
+    match notice {
+        Notice::Poisoned { page, error } => {
+            messages::problem(format_args!("{name}: page {page} cannot be restored and was poisoned: {error}"));
+        }
+        Notice::Disproven { restored: 0, error, .. } => {
+            messages::problem(format_args!("{name}: {error}; none of them was restored before"));
+        }
+        Notice::Disproven { restored, error, .. } => {
+            messages::problem(format_args!("{name}: {error}; {restored} of them were restored before"));
+        }
+        Notice::Unproven { error } => {
+            messages::problem(format_args!("{name}: pages that were restored cannot be proven: {error}"));
+        }
+        _ => {}
+    }
 }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use serde::Serialize;
-use trueno_zram_archive::Pages;
+use trueno_zram_archive::{Error, PageArchive, Pages};
 use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, build_pool};
 use trueno_zram_io::{ArchiveChain, Input};
@@ -16,10 +16,10 @@ use trueno_zram_serve::control::{ControlLimits, ControlServer, ServedStore};
 use trueno_zram_serve::keeper::{self, Claim, Keeper, KeeperError};
 use trueno_zram_serve::nbd::{Exports, NbdLimits, NbdServer};
 use trueno_zram_serve::vhost_user::VhostUserServer;
-use trueno_zram_serve::{ArchiveExport, Endpoint, Export, StoreExport};
+use trueno_zram_serve::{ArchiveExport, Endpoint, Export, ProvenPages, StoreExport};
 use trueno_zram_store::{Maintenance, MaintenanceOptions, RecompressOptions, Store, StoreOptions};
 
-use crate::args::{Global, ranges::parse_number};
+use crate::args::{Global, ranges::parse_number, verify::VerifyPolicy};
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files::{
@@ -27,7 +27,7 @@ use crate::files::{
     needed_files::{self, NeededFiles},
     restore::open_failure,
 };
-use crate::print::{json, quantity, report};
+use crate::print::{json, messages, quantity, report};
 use block_device::BlockDevice;
 
 /// Serve compressed memory as a block device, until the process is ended.
@@ -41,6 +41,9 @@ pub(crate) struct Args {
     archive: Option<PathBuf>,
     #[command(flatten)]
     bases: BasesArgs,
+    /// The proof of pages of the archive that comes before they are read, rather than afterwards.
+    #[arg(long, value_enum, default_value_t = VerifyPolicy::Touched, requires = "archive")]
+    verify: VerifyPolicy,
     /// Accept writes, and keep them in memory. The archive is not changed; `save` writes both as one.
     #[arg(long, requires = "archive")]
     overlay: bool,
@@ -134,13 +137,13 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if is_read_only {
         refuse_options_of_memory(args)?;
     }
-    let base = args.archive.as_deref().map(|path| open_archive(path, &args.bases)).transpose()?;
+    let base = args.archive.as_deref().map(|path| open_archive(path, args)).transpose()?;
     if let Some(base) = base.as_ref().filter(|_| global.json) {
         NeededFiles::of_archive(&base.files).check_stdout(global)?;
     }
     let base = match base {
         Some(base) if is_read_only => {
-            let export = Arc::new(ArchiveExport::new(base.archive));
+            let export = Arc::new(ArchiveExport::new(proven(args, base.archive)?));
             return serve(args, global, ServedDevice { export, attached: false, store: None });
         }
         base => base,
@@ -148,7 +151,9 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let (store, attached) = open_store(args, global, base.as_ref().map_or(0, |base| base.archive.len_bytes()))?;
     let (store, files) = match base {
         None => (store, Vec::new()),
-        Some(ArchiveChain { archive, files }) => (store.with_base(archive).map_err(store_failed)?, files),
+        Some(ArchiveChain { archive, files }) => {
+            (store.with_base(proven(args, archive)?).map_err(store_failed)?, files)
+        }
     };
     let store = Arc::new(store);
     memory::watch(&store, global)?;
@@ -181,8 +186,8 @@ fn refuse_options_of_memory(args: &Args) -> Result<(), Failure> {
 }
 
 /// Opens an archive with its bases. Their paths are whole: clients of the control socket run in other folders.
-fn open_archive(path: &Path, bases: &BasesArgs) -> Result<ArchiveChain, Failure> {
-    let opened = bases.opener().open_chain(path);
+fn open_archive(path: &Path, args: &Args) -> Result<ArchiveChain, Failure> {
+    let opened = args.bases.opener().with_verify(args.verify.into()).open_chain(path);
     match opened.map_err(|error| open_failure(&path.display().to_string(), error))? {
         Some(mut chain) => {
             for file in &mut chain.files {
@@ -192,6 +197,16 @@ fn open_archive(path: &Path, bases: &BasesArgs) -> Result<ArchiveChain, Failure>
         }
         None => Err(Failure::at(path.display(), "the file has no index of pages; trueno-zram compress makes one")),
     }
+}
+
+/// Has pages proven after they were read, as far as the policy leaves that for later.
+fn proven(args: &Args, archive: PageArchive) -> Result<ProvenPages, Failure> {
+    let name = args.archive.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+    let notify = {
+        let name = name.clone();
+        move |error: &Error| messages::problem(format_args!("{name}: {error}; reads of what fails its proof get EIO"))
+    };
+    ProvenPages::start(archive, notify).map_err(|error| Failure::io(&name, &error))
 }
 
 fn store_failed(error: trueno_zram_store::Error) -> Failure {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use trueno_zram_archive::{Damage, Delta, Error, Format, IndexVerdict, PageArchive, ReadSummary};
+use trueno_zram_archive::{Damage, Delta, Error, Format, IndexVerdict, PageArchive, Pages, ReadSummary};
 use trueno_zram_io::{ArchiveChain, Input, Salvaged, Sink, Workers};
 
 use crate::args::Global;
@@ -125,6 +125,14 @@ pub(crate) fn pages_by_index(input: &Input) -> Result<Result<Option<PageArchive>
     let Some(file) = input.seekable() else { return Ok(Ok(None)) };
     let file = file.try_clone().map_err(|error| Failure::io(&input.name, &error))?;
     Ok(PageArchive::standard(Arc::new(file)))
+}
+
+/// Proves pages that were read before that, as far as that is due: what was made of them is complete after that.
+pub(crate) fn prove_read(pages: &(impl Pages + ?Sized), name: &str) -> Result<(), Failure> {
+    while pages.is_proof_due() {
+        pages.prove_next().map_err(|error| input_failure(name, error))?;
+    }
+    Ok(())
 }
 
 /// An error of the archive's reader, with the name of the input.

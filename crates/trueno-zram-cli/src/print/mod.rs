@@ -3,6 +3,7 @@
 
 pub(crate) mod draw;
 pub(crate) mod json;
+pub(crate) mod latency;
 pub(crate) mod messages;
 pub(crate) mod printable;
 pub(crate) mod progress;

@@ -2,6 +2,8 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod verify;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -141,7 +143,7 @@ fn a_signal_to_the_handler_ends_the_vms_that_need_it() {
     }
     let folder = folder();
     // Others, such as SIGINT, are ignored by those whom a script started in the background.
-    let signals = [Signal::TERM, Signal::USR1, Signal::ABORT, Signal::TRAP, Signal::SYS, Signal::PROF];
+    let signals = [Signal::TERM, Signal::USR2, Signal::ABORT, Signal::TRAP, Signal::SYS, Signal::PROF];
     for signal in signals {
         let mut handler = Handler::start(folder.path(), &["--no-fill"]);
         let mut vmms = [handler.vmm(folder.path()), handler.vmm(folder.path())];
@@ -269,9 +271,10 @@ fn an_archive_that_is_cut_is_not_served_any_more() {
     if !is_allowed() {
         return;
     }
-    for (options, is_mapped) in
-        [(&["--vms", "2", "--json", "--no-fill"][..], true), (&["--vms", "2", "--json", "--in-memory"], false)]
-    {
+    for (options, is_mapped) in [
+        (&["--vms", "2", "--json", "--no-fill", "--verify", "group"][..], true),
+        (&["--vms", "2", "--json", "--in-memory"], false),
+    ] {
         let folder = folder();
         let folder = folder.path();
         let handler = Handler::start(folder, options);

@@ -12,6 +12,7 @@ mod sockets;
 #[allow(dead_code, reason = "the tests of files use more of it")]
 #[path = "../files/support.rs"]
 mod support;
+mod verify;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -132,7 +132,9 @@ impl Idle {
         let (sender, served) = channel();
         let shared = Arc::clone(&daemon);
         // It ends with its processes, or with this one.
-        thread::spawn(move || sender.send(shared.serve(&listener)));
+        thread::spawn(move || {
+            let _ = sender.send(shared.serve(&listener));
+        });
         Setup { dir, daemon, served }
     }
 }

@@ -107,6 +107,16 @@ impl Contents {
         self.runs.partition_point(|run| run.units.end <= unit)
     }
 
+    /// Returns the units of pages of the source. A page may belong to several.
+    pub(super) fn units_of_pages(&self, pages: &Range<u64>) -> impl Iterator<Item = Range<usize>> + use<'_> {
+        let pages = pages.clone();
+        self.runs.iter().filter_map(move |run| {
+            let of_run = run.pages_of(&run.units);
+            let (start, end) = (pages.start.max(of_run.start), pages.end.min(of_run.end));
+            (start < end).then(|| run.unit_of(start)..run.unit_of(end))
+        })
+    }
+
     /// Returns the page of a unit in the source.
     pub(super) fn page_of(&self, unit: usize) -> u64 {
         self.runs[self.run_of(unit)].pages_of(&(unit..unit)).start
@@ -131,6 +141,10 @@ mod tests {
         assert_eq!((runs, contents.units), (expected.to_vec(), 2532));
         assert_eq!([0x1000_0000, 0x3000_0000].map(|address| layout.find(address)), [Some(1000), Some(1032)]);
         assert_eq!((contents.runs[1].pages_of(&(1020..1025)), contents.runs[1].unit_of(1030)), (1025..1030, 1025));
+        let of_pages = |pages| contents.units_of_pages(&pages).collect::<Vec<_>>();
+        assert_eq!(of_pages(1020..1050), [1015..1019, 1019..1030, 1030..1032]);
+        assert_eq!([0..6, 3547..3549].map(of_pages).concat(), [0..1, 2531..2532]);
+        assert!(of_pages(1036..1040).is_empty());
         assert_eq!([1018, 1019, 1031, 2531].map(|unit| contents.page_of(unit)), [1023, 1024, 1041, 3547]);
     }
 

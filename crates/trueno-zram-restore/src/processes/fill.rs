@@ -141,6 +141,7 @@ impl Filler<'_> {
             if thread::panicking() {
                 restore.fail(memory, Error::FillPanicked);
             }
+            restore.proofs.background.notice(&*memory.lazy.source);
             if memory.progress.finish(number) || memory.has_ended() {
                 restore.wake.wake();
             }
@@ -214,6 +215,10 @@ impl Filler<'_> {
     /// Poisons a page that cannot be restored, or fails if the process is to be ended instead.
     pub(super) fn poison_or_fail(&mut self, unit: usize, error: Error) -> Result<(), Stop> {
         let (restore, memory) = (self.restore, self.memory);
+        if matches!(&error, Error::Damaged { source: trueno_zram_archive::Error::Disproven { .. }, .. }) {
+            restore.proofs.record_failure();
+            restore.wake.wake();
+        }
         let is_ended = restore.options.on_damage == OnDamage::Kill && memory.process.is_some() && !memory.is_lost();
         if is_ended {
             return Err(Stop::Failed(error));

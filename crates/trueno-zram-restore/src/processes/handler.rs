@@ -15,9 +15,9 @@ use super::fill::Filler;
 use super::layout::UnitSpan;
 use super::memory::ProcessMemory;
 use super::restore::ProcessRestore;
-use super::streams::Streams;
+use super::served::{ServedProcess, UnsettledChild};
 use crate::error::Error;
-use crate::event::{Event, Events};
+use crate::event::{Event, Events, Fault};
 use crate::lazy_memory::{Content, Stop};
 use crate::process_handle::Process;
 use crate::report::{Notice, RestoreReport};
@@ -30,61 +30,6 @@ const FAULT_CALL_UNITS: usize = 16;
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Blocks behind faults that wait for a quiet moment. Older ones are given up.
 const MAX_BLOCKS: usize = 16;
-
-/// A process, as the handler sees it.
-struct ServedProcess {
-    memory: Arc<ProcessMemory>,
-    faults: Vec<u64>,
-    /// Faults that a worker is about to answer. They are answered here if the page is removed meanwhile.
-    delegated: Vec<u64>,
-    streams: Streams,
-    /// Units behind faults, the latest block last.
-    blocks: Vec<Range<usize>>,
-    /// Children that were forked while a change was under way, if one was. The order of both is not known.
-    unsettled_children: Option<Vec<UnsettledChild>>,
-    /// It was seen to change its memory since then.
-    was_changing: bool,
-    /// It had threads that may change memory while another one forks.
-    has_more_threads: bool,
-    /// The time at which old changes were last forgotten.
-    last_forget: Instant,
-}
-
-/// A child that gets nothing until the changes beside its fork are known.
-struct UnsettledChild {
-    memory: Arc<ProcessMemory>,
-    since: Instant,
-}
-
-impl ServedProcess {
-    fn new(memory: Arc<ProcessMemory>) -> Self {
-        Self {
-            memory,
-            faults: Vec::new(),
-            delegated: Vec::new(),
-            streams: Streams::default(),
-            blocks: Vec::new(),
-            unsettled_children: None,
-            was_changing: false,
-            has_more_threads: false,
-            last_forget: Instant::now(),
-        }
-    }
-
-    /// Takes the faults to answer now, with those that were left to workers and are still missing.
-    fn take_faults(&mut self) -> Vec<u64> {
-        let Self { memory, faults, delegated, .. } = self;
-        let states = &memory.lazy.states;
-        let is_there = |unit: usize| states.is_filled(unit) && !states.is_removed(unit);
-        delegated.retain(|address| !memory.layout().find(*address).is_some_and(is_there));
-        faults.append(delegated);
-        std::mem::take(faults)
-    }
-
-    fn has_unsettled_children(&self) -> bool {
-        self.unsettled_children.as_ref().is_some_and(|children| !children.is_empty())
-    }
-}
 
 /// The result of answering a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +46,8 @@ pub(super) struct ProcessHandler<'a> {
     served: Vec<ServedProcess>,
     /// Memory that can be neither restored nor poisoned. Threads that touch it wait.
     stuck: Vec<Arc<ProcessMemory>>,
+    /// Memory of processes that have ended, with pages that were not proven by then.
+    unproven: Vec<Arc<ProcessMemory>>,
     events: Events,
     buffer: Vec<Page>,
     report: RestoreReport,
@@ -111,8 +58,17 @@ pub(super) struct ProcessHandler<'a> {
 impl<'a> ProcessHandler<'a> {
     pub(super) fn new(restore: &'a ProcessRestore) -> Self {
         let report = RestoreReport { complete: true, ..RestoreReport::default() };
-        let (served, stuck) = (Vec::new(), Vec::new());
-        Self { restore, served, stuck, events: Events::new(), buffer: Vec::new(), report, retry_faults: false }
+        let (served, stuck, unproven) = (Vec::new(), Vec::new(), Vec::new());
+        Self {
+            restore,
+            served,
+            stuck,
+            unproven,
+            events: Events::new(),
+            buffer: Vec::new(),
+            report,
+            retry_faults: false,
+        }
     }
 
     /// Serves until there is nothing left to restore.
@@ -125,25 +81,41 @@ impl<'a> ProcessHandler<'a> {
             }
             if self.is_done() {
                 // Processes that were ended early are gone before `end_all` is done with all of them.
-                return if self.restore.is_shutting_down() { Err(Error::ShuttingDown) } else { Ok(self.report) };
+                return if self.restore.is_shutting_down() {
+                    Err(Error::ShuttingDown)
+                } else {
+                    Ok(self.finish_report())
+                };
             }
             let had_events = self.wait_for_events()?;
             self.retry_faults = false;
             for at in 0..self.served.len() {
                 self.settle(at);
                 let memory = Arc::clone(&self.served[at].memory);
-                for address in self.served[at].take_faults() {
+                self.restore.follow_proofs(&memory, &mut self.served[at].proofs);
+                for fault in self.served[at].take_faults() {
                     if memory.has_ended() {
                         break;
                     }
-                    let answer = self.answer(at, &memory, address & !(PAGE_SIZE as u64 - 1));
-                    self.record_answer(at, address, answer);
+                    let answer = self.answer(at, &memory, fault.address & !(PAGE_SIZE as u64 - 1));
+                    self.record_answer(at, fault, answer);
                 }
+                self.restore.proofs.background.notice(&*memory.lazy.source);
             }
             if !had_events && !self.fill_block() && self.is_busy() {
                 thread::yield_now();
             }
         }
+    }
+
+    /// Proves what processes that have ended were shown, and returns the report.
+    fn finish_report(&mut self) -> RestoreReport {
+        self.restore.settle_proofs();
+        for memory in std::mem::take(&mut self.unproven) {
+            self.restore.add_proofs(&memory, &mut self.report);
+        }
+        self.report.latencies = self.restore.latencies();
+        std::mem::take(&mut self.report)
     }
 
     /// Returns `true` if there is nothing left to restore, and will not be.
@@ -154,8 +126,7 @@ impl<'a> ProcessHandler<'a> {
 
     /// Returns `true` if there is something to do without an event.
     fn is_busy(&self) -> bool {
-        self.retry_faults
-            || self.served.iter().any(|served| !served.blocks.is_empty() || served.unsettled_children.is_some())
+        self.retry_faults || self.served.iter().any(ServedProcess::is_busy)
     }
 
     fn take_added(&mut self) {
@@ -165,6 +136,7 @@ impl<'a> ProcessHandler<'a> {
 
     fn serve(&mut self, memory: Arc<ProcessMemory>) {
         self.report.memory_bytes += (memory.contents.units * PAGE_SIZE) as u64;
+        self.restore.proofs.add(&memory.lazy.source);
         if !memory.is_unsettled() {
             self.restore.queue.add(&memory);
         }
@@ -225,7 +197,7 @@ impl<'a> ProcessHandler<'a> {
             served.unsettled_children.get_or_insert_default();
         }
         match event {
-            Event::Fault(address) => served.faults.push(address),
+            Event::Fault(address) => served.faults.push(Fault { address, read_at: Instant::now() }),
             Event::Removed(range) => {
                 let parts = memory.layout().parts_in(&range);
                 self.record_removed(memory, &parts);
@@ -316,20 +288,26 @@ impl<'a> ProcessHandler<'a> {
     }
 
     /// Records the result of answering a fault.
-    fn record_answer(&mut self, at: usize, address: u64, answer: Result<Answer, Stop>) {
-        let ServedProcess { memory, faults, delegated, .. } = &mut self.served[at];
+    fn record_answer(&mut self, at: usize, fault: Fault, answer: Result<Answer, Stop>) {
+        let ServedProcess { memory, faults, delegated, touched_groups, .. } = &mut self.served[at];
         match answer {
             Ok(Answer::Done) => {
                 memory.lazy.counters.faults.fetch_add(1, Ordering::Relaxed);
+                let latency = fault.read_at.elapsed();
+                // A page that is in no unit is zeros.
+                if let Some(unit) = memory.layout().find(fault.address) {
+                    let touch = touched_groups.touch(memory.contents.page_of(unit));
+                    self.restore.latencies.record(touch, latency);
+                }
             }
-            Ok(Answer::Delegated) => delegated.push(address),
+            Ok(Answer::Delegated) => delegated.push(fault),
             Ok(Answer::Retry) | Err(Stop::NoMemory) => {
-                faults.push(address);
+                faults.push(fault);
                 self.retry_faults = true;
             }
             Err(Stop::Ended) => memory.set_ended(),
             Err(Stop::Failed(error)) => {
-                faults.push(address);
+                faults.push(fault);
                 self.restore.fail(memory, error);
             }
         }
@@ -435,14 +413,26 @@ impl<'a> ProcessHandler<'a> {
                 self.settle_children(at);
             }
         }
-        for served in std::mem::take(&mut self.served) {
-            let memory = &served.memory;
+        for mut served in std::mem::take(&mut self.served) {
+            let memory = &Arc::clone(&served.memory);
             // It is still needed while its changes may concern a child.
-            let is_done = !memory.progress.has_unfinished() && memory.is_complete() && !served.has_unsettled_children();
+            let is_done = !memory.progress.has_unfinished()
+                && !self.restore.proofs.is_awaited(&memory.lazy.source)
+                && memory.is_complete()
+                && !served.has_unsettled_children();
+            if is_done {
+                // The last proof may have failed a moment ago.
+                self.restore.check_proofs(memory, &mut served.proofs);
+            }
             if memory.has_ended() || is_done {
                 self.restore.remove_dependent(memory);
                 self.restore.queue.remove(memory);
                 memory.lazy.counters.add_to(&mut self.report);
+                if memory.lazy.source.is_proof_due() {
+                    self.unproven.push(Arc::clone(memory));
+                } else {
+                    self.restore.add_proofs(memory, &mut self.report);
+                }
                 self.report.complete &= memory.is_complete() && !memory.is_lost();
                 if !memory.has_ended() && !memory.is_lost() {
                     (self.restore.notify)(Notice::Complete);

@@ -164,7 +164,7 @@ impl ProcessMemory {
             |start: usize, end: usize| content.part((start - first) * PAGE_SIZE..(end - first) * PAGE_SIZE);
         let mut unit = first;
         while unit < end {
-            let done = if !states.is_wanted(unit) {
+            let done = if !states.is_fillable(unit) {
                 1
             } else if layout.is_uncertain(unit) {
                 self.fill_first_mapped(&layout, unit, content_of(unit, unit + 1))?
@@ -172,7 +172,7 @@ impl ProcessMemory {
                 // Without an address, it is moved right now: the event of that has not been read.
                 let Some((address, count)) = layout.locate(unit) else { break };
                 let part_end = end.min(unit + count);
-                let is_next = |unit: &usize| states.is_wanted(*unit) && !layout.is_uncertain(*unit);
+                let is_next = |unit: &usize| states.is_fillable(*unit) && !layout.is_uncertain(*unit);
                 let part_end = (unit + 1..part_end).find(|unit| !is_next(unit)).unwrap_or(part_end);
                 self.fill_at(&layout, address, unit, content_of(unit, part_end))?
             };
@@ -268,6 +268,7 @@ impl ProcessMemory {
             }
         }
         if is_there {
+            lazy.states.bar(unit);
             lazy.states.set_filled(unit);
         } else {
             self.absent.insert(unit);
@@ -314,6 +315,19 @@ impl ProcessMemory {
                 Ok(false) | Err(_) => return false,
             }
         }
+    }
+
+    /// Poisons missing units that are barred, except those that the process is changing. Returns `true` if there were none of these.
+    pub(super) fn try_poison_barred(&self) -> Result<bool, Stop> {
+        if self.is_unsettled() {
+            return Ok(false);
+        }
+        let is_left = |unit: &usize| self.lazy.states.is_wanted(*unit) && !self.lazy.states.is_fillable(*unit);
+        let mut is_complete = true;
+        for unit in (0..self.contents.units).filter(is_left) {
+            is_complete &= self.absent.contains(unit) || self.poison(unit)?;
+        }
+        Ok(is_complete)
     }
 
     /// Poisons missing units, except those that the process is changing. Returns `true` if there were none of these.

@@ -5,8 +5,10 @@ mod fill;
 mod handler;
 mod layout;
 mod memory;
+mod proof;
 mod restore;
 mod run_progress;
+mod served;
 mod streams;
 
 pub use contents::MemoryExtent;

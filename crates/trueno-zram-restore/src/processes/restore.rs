@@ -12,7 +12,9 @@ use super::contents::MemoryExtent;
 use super::fill::{FillQueue, LAST_START_PAUSE, START_PAUSE};
 use super::handler::ProcessHandler;
 use super::memory::ProcessMemory;
+use super::proof::SourceProofs;
 use crate::error::Error;
+use crate::latency::{FaultLatencies, LatencyRecorder};
 use crate::on_drop::OnDrop;
 use crate::options::RestoreOptions;
 use crate::process_handle::Process;
@@ -82,6 +84,8 @@ pub struct ProcessRestore {
     pub(super) options: RestoreOptions,
     pub(super) notify: Box<Notify>,
     pub(super) queue: FillQueue,
+    pub(super) proofs: SourceProofs,
+    pub(super) latencies: LatencyRecorder,
     /// Memory that the handler does not know yet.
     added: Mutex<Vec<Arc<ProcessMemory>>>,
     /// All memory that is not complete.
@@ -99,7 +103,7 @@ struct Dependents {
 }
 
 impl ProcessRestore {
-    /// Restores with these options. Only `workers` and `on_damage` are used.
+    /// Restores with these options. Only `workers`, `on_damage`, `on_disproof` and `proof_patience` are used.
     ///
     /// ```
     /// use trueno_zram_restore::{ProcessRestore, RestoreOptions};
@@ -118,6 +122,8 @@ impl ProcessRestore {
             options,
             notify: Box::new(|_| {}),
             queue: FillQueue::default(),
+            proofs: SourceProofs::new(&options),
+            latencies: LatencyRecorder::default(),
             added: Mutex::default(),
             dependents: Mutex::default(),
             wake: Wake::new()?,
@@ -184,7 +190,10 @@ impl ProcessRestore {
             self.end_all();
         });
         let report = thread::scope(|threads| {
-            let _stop = OnDrop(|| self.queue.end());
+            let _stop = OnDrop(|| {
+                self.queue.end();
+                self.proofs.background.end();
+            });
             let workers = self.options.workers.get();
             for number in 1..=workers {
                 let start_pause = if number > 1 && number == workers { LAST_START_PAUSE } else { START_PAUSE };
@@ -192,10 +201,26 @@ impl ProcessRestore {
                 let _ =
                     thread::Builder::new().name("fill".into()).spawn_scoped(threads, move || self.work(start_pause));
             }
+            if thread::Builder::new().name("proof".into()).spawn_scoped(threads, || self.prove()).is_err() {
+                self.proofs.set_no_thread();
+            }
             handler.run()
         })?;
         std::mem::forget(end);
         Ok(report)
+    }
+
+    /// Returns the latencies of the faults of all processes so far, except those that a thread of the background fill has answered.
+    ///
+    /// ```
+    /// use trueno_zram_restore::{ProcessRestore, RestoreOptions};
+    /// let restore = ProcessRestore::new(RestoreOptions::default())?;
+    /// assert_eq!(restore.latencies().later.faults(), 0);
+    /// # Ok::<(), trueno_zram_restore::Error>(())
+    /// ```
+    #[must_use]
+    pub fn latencies(&self) -> FaultLatencies {
+        self.latencies.snapshot()
     }
 
     /// Returns how many processes could not be restored.

@@ -1,6 +1,7 @@
 //! The background fill of a VM: recorded touches first, then everything in order.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
@@ -27,12 +28,16 @@ pub(crate) struct BackgroundFill<'a> {
     /// Units that workers take at a time: the windows of recorded touches, then runs of everything.
     parts: Vec<Range<usize>>,
     next: AtomicUsize,
+    /// The first of `parts` are windows.
+    windows: usize,
+    /// Windows that are not done.
+    windows_left: AtomicUsize,
     stop: AtomicBool,
     /// Workers that have not ended.
     active: AtomicUsize,
     panicked: AtomicBool,
-    /// Wakes the handler when a worker ends.
-    pub(crate) ended: Wake,
+    /// Wakes the handler when a worker ends, or there is news of a proof.
+    pub(crate) ended: Arc<Wake>,
 }
 
 /// Returns the units of a window of recorded touches.
@@ -58,19 +63,25 @@ fn runs(region: &Region) -> impl Iterator<Item = Range<usize>> + use<> {
 impl<'a> BackgroundFill<'a> {
     /// Plans the fill of the memory of a session.
     pub(crate) fn new(session: &'a Session<'a>, prefetch: &[u64], workers: usize) -> Result<Self, Error> {
-        let windows = prefetch.iter().filter_map(|window| window_units(&session.regions, *window));
+        let mut parts: Vec<_> = prefetch.iter().filter_map(|window| window_units(&session.regions, *window)).collect();
+        let windows = parts.len();
+        if windows > 0 {
+            session.proof.background.hold();
+        }
         let mut regions: Vec<&Region> = session.regions.iter().filter(|_| session.options.background_fill).collect();
         // The archive is read from its start to its end.
         regions.sort_by_key(|region| region.first_page);
-        let parts: Vec<_> = windows.chain(regions.into_iter().flat_map(runs)).collect();
+        parts.extend(regions.into_iter().flat_map(runs));
         Ok(Self {
             session,
             active: AtomicUsize::new(if parts.is_empty() { 0 } else { workers }),
             parts,
             next: AtomicUsize::new(0),
+            windows,
+            windows_left: AtomicUsize::new(windows),
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
-            ended: Wake::new()?,
+            ended: Arc::new(Wake::new()?),
         })
     }
 
@@ -98,7 +109,9 @@ impl<'a> BackgroundFill<'a> {
         if thread::panicking() {
             self.panicked.store(true, Ordering::Release);
         }
-        self.active.fetch_sub(1, Ordering::AcqRel);
+        if self.active.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.session.proof.background.release();
+        }
         self.ended.wake();
     }
 
@@ -109,7 +122,8 @@ impl<'a> BackgroundFill<'a> {
         let _ = rustix::process::setpriority_process(None, 10);
         let mut buffer = AlignedPages::new(RUN_PAGES);
         while !self.is_stopped() {
-            let Some(units) = self.parts.get(self.next.fetch_add(1, Ordering::Relaxed)) else { return };
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(units) = self.parts.get(number) else { return };
             let Some(region) = self.session.regions.of_unit(units.start) else { continue };
             let filled = if region.is_huge() {
                 self.fill_huge(region, units.clone(), &mut buffer)
@@ -125,7 +139,18 @@ impl<'a> BackgroundFill<'a> {
                 // The handler finds out by itself, and reports it.
                 Err(Stop::Ended | Stop::Failed(_)) => self.stop(),
             }
+            self.finish_part(number);
         }
+    }
+
+    /// Lets proofs begin once the windows are done: until then, they would read what the VM does not wait for.
+    fn finish_part(&self, number: usize) {
+        let Session { lazy, proof, disproofs, .. } = self.session;
+        if number < self.windows && self.windows_left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            proof.background.release();
+        }
+        disproofs.refresh(&*lazy.source);
+        proof.background.notice(&*lazy.source);
     }
 
     /// Fills huge pages one by one.
@@ -155,7 +180,7 @@ impl<'a> BackgroundFill<'a> {
         Ok(())
     }
 
-    /// Fills units that were not removed, while no events are read.
+    /// Fills units that were neither removed nor barred, while no events are read.
     fn put(&self, region: &Region, units: Range<usize>, content: Content<'_>) -> Result<(), Stop> {
         let (unit_len, lazy) = (content.len() / units.len(), &self.session.lazy);
         let mut next = units.start;
@@ -164,7 +189,7 @@ impl<'a> BackgroundFill<'a> {
                 return Err(Stop::Ended);
             }
             let done = lazy.gate.pass(|| {
-                let end = (next..units.end).find(|unit| lazy.states.is_removed(*unit)).unwrap_or(units.end);
+                let end = (next..units.end).find(|unit| lazy.states.is_closed(*unit)).unwrap_or(units.end);
                 if end == next {
                     return Ok(1);
                 }

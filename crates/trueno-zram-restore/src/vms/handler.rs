@@ -15,8 +15,10 @@ use super::regions::Region;
 use super::session::Session;
 use super::touches::WINDOW_PAGES;
 use super::vmms::ConnectedVmm;
+use crate::disproofs::Enforced;
 use crate::error::Error;
-use crate::event::{self, Event, Events};
+use crate::event::{self, Event, Events, Fault};
+use crate::latency::TouchedGroups;
 use crate::lazy_memory::{LazyMemory, Stop};
 use crate::options::OnDamage;
 use crate::report::{Notice, notify_poisoned};
@@ -28,6 +30,15 @@ const MAX_BLOCKS: usize = 32;
 /// The interval of checks that some process still has the VM's memory, once the process that connected has ended.
 const ORPHAN_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
+/// The thread that makes the proofs of a VM's pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Prover {
+    /// One of its own.
+    Thread,
+    /// The handler, in quiet moments: the system has no more threads.
+    Handler,
+}
+
 /// Answers the faults of a VM.
 pub(crate) struct VmHandler<'a> {
     session: &'a Session<'a>,
@@ -35,18 +46,28 @@ pub(crate) struct VmHandler<'a> {
     vmm: &'a ConnectedVmm<'a>,
     events: Events,
     /// Faults that have not been answered.
-    faults: Vec<u64>,
+    faults: Vec<Fault>,
     /// Units near faults, the latest block last.
     blocks: Vec<Range<usize>>,
     /// Room for the largest unit.
     buffer: AlignedPages,
     complete: bool,
+    prover: Prover,
+    /// Disproven pages that were acted upon.
+    enforced: Enforced,
+    /// Groups of which the VM has touched a page.
+    touched_groups: TouchedGroups,
     /// The process that connected has ended, but another one has the memory.
     is_orphaned: bool,
 }
 
 impl<'a> VmHandler<'a> {
-    pub(crate) fn new(session: &'a Session<'a>, fill: &'a BackgroundFill<'a>, vmm: &'a ConnectedVmm<'a>) -> Self {
+    pub(crate) fn new(
+        session: &'a Session<'a>,
+        fill: &'a BackgroundFill<'a>,
+        vmm: &'a ConnectedVmm<'a>,
+        prover: Prover,
+    ) -> Self {
         let unit_pages = session.regions.iter().map(Region::pages_per_unit).max().unwrap_or(1);
         Self {
             session,
@@ -57,6 +78,9 @@ impl<'a> VmHandler<'a> {
             blocks: Vec::new(),
             buffer: AlignedPages::new(unit_pages),
             complete: false,
+            prover,
+            enforced: Enforced::default(),
+            touched_groups: TouchedGroups::of(&*session.lazy.source),
             is_orphaned: false,
         }
     }
@@ -74,9 +98,10 @@ impl<'a> VmHandler<'a> {
         let mut last_event = Instant::now();
         loop {
             let active = self.read_events()?;
+            self.session.follow_proofs(&mut self.enforced)?;
             let mut at = 0;
-            while let Some(&address) = self.faults.get(at) {
-                if self.answer(address)? {
+            while let Some(&fault) = self.faults.get(at) {
+                if self.answer(fault)? {
                     self.faults.remove(at);
                 } else {
                     at += 1;
@@ -88,16 +113,32 @@ impl<'a> VmHandler<'a> {
                 // The VMM must go on before they can be answered.
                 thread::yield_now();
             } else if let Some(block) = self.blocks.pop() {
+                self.notice_proofs();
                 self.fill_next(block)?;
             } else if !self.complete && last_event.elapsed() < self.session.options.spin {
+                self.notice_proofs();
                 std::hint::spin_loop();
-            } else {
+            } else if self.prover == Prover::Thread || !self.prove_next() {
+                self.notice_proofs();
                 self.finish_fill()?;
                 self.sleep()?;
                 // The spinning starts again, whatever woke the handler.
                 last_event = Instant::now();
             }
         }
+    }
+
+    /// Wakes the thread that makes proofs if there are any. Only while no fault waits: that takes a system call.
+    fn notice_proofs(&self) {
+        self.session.proof.background.notice(&*self.session.lazy.source);
+    }
+
+    /// Makes a proof. Returns `false` if none is due, or can be made now.
+    fn prove_next(&self) -> bool {
+        let source = &*self.session.lazy.source;
+        let proven = source.prove_next();
+        self.session.disproofs.refresh(source);
+        proven.unwrap_or_else(|error| matches!(error, trueno_zram_archive::Error::Disproven { .. }))
     }
 
     /// Reads the events that wait, and notes what was removed. Returns `false` if there were none.
@@ -117,9 +158,10 @@ impl<'a> VmHandler<'a> {
     fn take_events(&mut self) -> Result<bool, Stop> {
         let LazyMemory { uffd, states, counters, .. } = &self.session.lazy;
         let active = self.events.read(uffd).map_err(Stop::Failed)?;
+        let read_at = Instant::now();
         for event in self.events.iter() {
             match event.map_err(Stop::Failed)? {
-                Event::Fault(address) => self.faults.push(address),
+                Event::Fault(address) => self.faults.push(Fault { address, read_at }),
                 Event::Removed(addresses) | Event::Unmapped(addresses) => {
                     for (region, units) in self.session.regions.units_in(addresses) {
                         let bytes = states.set_removed(units) * region.unit_len;
@@ -137,15 +179,18 @@ impl<'a> VmHandler<'a> {
     }
 
     /// Answers a fault. Returns `false` if the VMM must go on before that is possible.
-    fn answer(&mut self, address: u64) -> Result<bool, Stop> {
-        let session = self.session;
+    fn answer(&mut self, fault: Fault) -> Result<bool, Stop> {
+        let (session, address) = (self.session, fault.address);
         let Some((region, unit)) = session.regions.find(address) else {
             return Err(Stop::Failed(Error::Event { event: event::PAGEFAULT, address }));
         };
         let content = if session.lazy.states.is_wanted(unit) {
             match session.load(region, unit, &mut self.buffer) {
                 Ok(content) => content,
-                Err(error) => return poison(session, region, unit, error),
+                Err(error) => {
+                    session.disproofs.refresh(&*session.lazy.source);
+                    return poison(session, region, unit, error);
+                }
             }
         } else {
             // Removed: zeros. Filled: the thread waits no longer, unless the page was dropped again; then zeros as well.
@@ -154,12 +199,21 @@ impl<'a> VmHandler<'a> {
         if session.put(region, unit..unit + 1, content)? == 0 {
             return Ok(false);
         }
+        self.record_latency(region.page_of(unit), fault.read_at);
         session.lazy.counters.faults.fetch_add(1, Ordering::Relaxed);
         if let Some(recorder) = session.recorder {
             recorder.record(region.page_of(unit) / WINDOW_PAGES);
         }
         self.plan_block(region, unit);
         Ok(true)
+    }
+
+    /// Records that a fault was answered.
+    fn record_latency(&self, page: u64, read_at: Instant) {
+        let latency = read_at.elapsed();
+        let touch = self.touched_groups.touch(page);
+        self.session.latencies.record(touch, latency);
+        self.session.latencies_of_all.record(touch, latency);
     }
 
     /// Remembers the block around a fault: first what follows the fault, then what precedes it.
@@ -204,8 +258,13 @@ impl<'a> VmHandler<'a> {
         if self.complete
             || self.fill.is_active()
             || !session.options.background_fill
+            || session.lazy.source.is_proof_due()
             || !session.lazy.states.is_complete()
         {
+            return Ok(());
+        }
+        // The last proof may have failed a moment ago. Then the handler is woken.
+        if session.disproofs.refresh(&*session.lazy.source) > self.enforced.pages() {
             return Ok(());
         }
         for region in session.regions.iter() {

@@ -3,6 +3,7 @@
 mod fill;
 mod handler;
 mod handshake;
+mod proof;
 mod regions;
 mod restore;
 mod session;

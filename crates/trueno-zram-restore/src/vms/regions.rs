@@ -136,6 +136,16 @@ impl Regions {
         Some((region, region.unit_of(page)))
     }
 
+    /// Returns the units of each region that have pages of a range, as a whole or in part.
+    pub(crate) fn units_of_pages(&self, pages: &Range<u64>) -> impl Iterator<Item = (&Region, Range<usize>)> + use<'_> {
+        let pages = pages.clone();
+        self.regions.iter().filter_map(move |region| {
+            let (start, end) =
+                (pages.start.max(region.first_page), pages.end.min(region.first_page + region.len / PAGE));
+            (start < end).then(|| (region, region.unit_of(start)..region.unit_of(end - 1) + 1))
+        })
+    }
+
     /// Returns the units of each region that lie in a range of addresses, as a whole or in part.
     pub(crate) fn units_in(&self, addresses: Range<u64>) -> impl Iterator<Item = (&Region, Range<usize>)> {
         self.regions.iter().filter_map(move |region| {
@@ -241,6 +251,11 @@ mod tests {
         assert_eq!(regions.find_page(2).unwrap().1, 4);
         assert_eq!(regions.find_page(2048 + 512).unwrap().1, 1);
         assert_eq!(regions.find_page(4096), None);
+        let of_pages = |pages| regions.units_of_pages(&pages).map(|(_, units)| units).collect::<Vec<_>>();
+        assert_eq!(of_pages(2047..2561), [0..2, 2049..2050]);
+        assert_eq!(of_pages(0..4096), [0..2, 2..2050]);
+        assert_eq!(of_pages(10..12), vec![12..14]);
+        assert!(of_pages(4096..9000).is_empty());
         let across: Vec<_> = regions.units_in(low + 5..high + 4097).map(|(_, units)| units).collect();
         assert_eq!(across, [0..2, 2..4]);
     }

@@ -12,11 +12,14 @@ use trueno_zram_connections::{ClientConnection, ConnectionLimits, serve_each_wit
 use trueno_zram_core::PAGE_SIZE;
 
 use super::fill::BackgroundFill;
-use super::handler::VmHandler;
+use super::handler::{Prover, VmHandler};
+use super::proof::SessionProof;
 use super::session::Session;
 use super::touches::{TouchRecorder, Touches, WINDOW_PAGES};
 use super::vmms::{ConnectedVmm, VmmSocket, Vmms};
+use crate::disproofs::{self, Disproofs};
 use crate::error::Error;
+use crate::latency::{FaultLatencies, LatencyRecorder};
 use crate::lazy_memory::LazyMemory;
 use crate::on_drop::OnDrop;
 use crate::options::RestoreOptions;
@@ -45,6 +48,8 @@ pub struct LazyRestore {
     prefetch: Touches,
     recorder: Option<TouchRecorder>,
     vmms: Vmms,
+    disproofs: Disproofs,
+    latencies: LatencyRecorder,
 }
 
 impl LazyRestore {
@@ -57,7 +62,15 @@ impl LazyRestore {
     /// ```
     pub fn new(source: impl Pages + 'static, options: RestoreOptions) -> Self {
         let source = Arc::new(source);
-        Self { source, options, prefetch: Touches::default(), recorder: None, vmms: Vmms::default() }
+        Self {
+            source,
+            options,
+            prefetch: Touches::default(),
+            recorder: None,
+            vmms: Vmms::default(),
+            disproofs: Disproofs::default(),
+            latencies: LatencyRecorder::default(),
+        }
     }
 
     /// Restores these windows before all others, in this order.
@@ -119,6 +132,12 @@ impl LazyRestore {
     /// Returns what was recorded so far; `None` if nothing is recorded.
     pub fn recorded(&self) -> Option<Touches> {
         self.recorder.as_ref().map(TouchRecorder::touches)
+    }
+
+    /// Returns the latencies of the faults of all VMs so far. The example of [`FaultLatencies`] asks for some.
+    #[must_use]
+    pub fn latencies(&self) -> FaultLatencies {
+        self.latencies.snapshot()
     }
 
     /// Ends all VMMs that depend on the handler, and takes no more: for a process that is about to end. That includes those that have
@@ -239,12 +258,21 @@ impl LazyRestore {
             options: &self.options,
             recorder: self.recorder.as_ref(),
             notify: &*self.vmms.notify,
+            proof: SessionProof::new(&self.options),
+            disproofs: &self.disproofs,
+            latencies: LatencyRecorder::default(),
+            latencies_of_all: &self.latencies,
         };
         let memory_bytes = session.regions.len_bytes();
         (session.notify)(Notice::Connected { regions: session.regions.iter().count(), memory_bytes });
         let complete = self.run(&session, vmm)?;
         vmm.release();
         let mut report = RestoreReport { memory_bytes, complete, ..RestoreReport::default() };
+        // The VM has ended. Was it shown what was saved?
+        report.unproven = !complete && !disproofs::settle(&*self.source, || self.vmms.is_closed());
+        self.disproofs.refresh(&*self.source);
+        report.disproven_pages = session.restored_disproven();
+        report.latencies = session.latencies.snapshot();
         session.lazy.counters.add_to(&mut report);
         Ok(report)
     }
@@ -253,8 +281,16 @@ impl LazyRestore {
     fn run(&self, session: &Session<'_>, vmm: &ConnectedVmm<'_>) -> Result<bool, Error> {
         let workers = self.options.workers.get();
         let fill = &BackgroundFill::new(session, &self.prefetch.order, workers)?;
+        self.disproofs.add_handler(&fill.ended);
+        self.disproofs.refresh(&*self.source);
         thread::scope(|threads| {
-            let _stop = OnDrop(|| fill.stop());
+            let _stop = OnDrop(|| {
+                fill.stop();
+                session.proof.background.end();
+            });
+            let prove = || session.prove(&fill.ended);
+            let has_thread = thread::Builder::new().name("proof".into()).spawn_scoped(threads, prove).is_ok();
+            let prover = if has_thread { Prover::Thread } else { Prover::Handler };
             for _ in 0..if fill.is_active() { workers } else { 0 } {
                 let leave = OnDrop(|| fill.leave());
                 let work = move || {
@@ -264,7 +300,7 @@ impl LazyRestore {
                 // If no thread can be started, `work` is dropped, and pages are restored when they are touched.
                 let _ = thread::Builder::new().name("fill".into()).spawn_scoped(threads, work);
             }
-            VmHandler::new(session, fill, vmm).run()
+            VmHandler::new(session, fill, vmm, prover).run()
         })
     }
 }

@@ -5,9 +5,12 @@ use std::ops::Range;
 use rustix::io::Errno;
 use trueno_zram_core::{PAGE_SIZE, Page};
 
+use super::proof::SessionProof;
 use super::regions::{Region, Regions};
 use super::touches::TouchRecorder;
+use crate::disproofs::Disproofs;
 use crate::error::Error;
+use crate::latency::LatencyRecorder;
 use crate::lazy_memory::{Content, Filled, LazyMemory, Stop};
 use crate::options::RestoreOptions;
 use crate::process_handle::Process;
@@ -22,6 +25,12 @@ pub(crate) struct Session<'a> {
     pub(crate) options: &'a RestoreOptions,
     pub(crate) recorder: Option<&'a TouchRecorder>,
     pub(crate) notify: &'a Notify,
+    pub(crate) proof: SessionProof,
+    /// The failed proofs of the source, for all VMs that are restored from it.
+    pub(crate) disproofs: &'a Disproofs,
+    pub(crate) latencies: LatencyRecorder,
+    /// Latencies of all VMs.
+    pub(crate) latencies_of_all: &'a LatencyRecorder,
 }
 
 impl Session<'_> {

@@ -10,12 +10,12 @@ use trueno_zram_io::UnixSocket;
 use trueno_zram_restore::{Notice, RestoreOptions};
 
 use super::failure;
-use crate::args::Global;
-use crate::commands::restore::{DamagePolicy, say_end};
+use crate::args::{Global, verify::VerifyPolicy};
+use crate::commands::restore::{DamagePolicy, Restored, say_damage, say_end};
 use crate::failure::Failure;
 use crate::files::delta::BasesArgs;
 use crate::machine::descriptors;
-use crate::print::{messages, quantity, report};
+use crate::print::{latency::LatencyLines, messages, quantity, report};
 use crate::signals;
 
 /// Restore processes at once, and their pages when they touch them: in place of `criu lazy-pages`.
@@ -32,7 +32,7 @@ use crate::signals;
 ///
 /// All memory is restored in the background, by as many threads as -T says; without it, one
 /// more than there are cores. Then the command ends: processes no longer need it. What they
-/// move, unmap or fork meanwhile is followed.
+/// move, unmap or fork meanwhile is followed. SIGUSR1 prints the latencies of faults.
 ///
 /// A process never sees zeros in place of a page that is missing. One whose memory is not complete is ended (SIGKILL) if it cannot
 /// be restored, and when trueno-zram is ended by a signal; what children that it has forked still miss is poisoned, so that
@@ -48,9 +48,13 @@ pub(crate) struct Args {
     /// The work directory of `criu restore` (its option -W), where the socket is made.
     #[arg(short = 'W', long, value_name = "DIR", default_value = ".")]
     work_dir: PathBuf,
-    /// The treatment of a page that is damaged.
-    #[arg(long, value_enum, default_value_t = DamagePolicy::Poison)]
-    on_damage: DamagePolicy,
+    /// The proof of pages that comes before they are used, rather than afterwards.
+    #[arg(long, value_enum, default_value_t = VerifyPolicy::Touched)]
+    verify: VerifyPolicy,
+    /// The treatment of a page that is damaged [default: poison]. Given explicitly, `poison` also lets a process go on that has
+    /// pages whose proof failed later.
+    #[arg(long, value_enum)]
+    on_damage: Option<DamagePolicy>,
     #[command(flatten)]
     bases: BasesArgs,
 }
@@ -61,9 +65,9 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     descriptors::raise_limit();
     let name = args.images.display().to_string();
     let images = super::open_dir(&args.images)?;
-    let opener = args.bases.lazy_opener();
+    let opener = args.bases.lazy_opener().with_verify(args.verify.into());
     let memory = DumpedMemory::open(&images, &opener).map_err(failure)?;
-    let options = RestoreOptions::default().with_workers(workers(global)).with_on_damage(args.on_damage.into());
+    let options = DamagePolicy::apply(args.on_damage, RestoreOptions::default().with_workers(workers(global)));
     let daemon = Arc::new(LazyPages::new(memory, options, notices(global, &name)).map_err(failure)?);
     let (lazy, action) = {
         // From here on a signal removes the directory, and ends the processes.
@@ -76,6 +80,12 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         });
         (lazy, action)
     };
+    let _report = {
+        let (daemon, name) = (Arc::clone(&daemon), name.clone());
+        signals::report_on_request(move || {
+            messages::lines(LatencyLines { name: &name, latencies: &daemon.latencies() });
+        })
+    };
     lazy.write(&images, &opener).map_err(failure)?;
     let path = args.work_dir.join(LAZY_PAGES_SOCKET);
     let socket = UnixSocket::bind_prepared(&path, |socket| LazyPages::prepare_socket(socket));
@@ -87,8 +97,9 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     drop(lazy);
     let done = served.map_err(failure)?;
     let ended = if done.complete { "all memory is restored" } else { "the processes have ended" };
-    say_end(global, "criu", &format!("{name}: {ended}"), &name, &done)?;
-    Ok(if daemon.failures() > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    let restored = say_end(global, "criu", &format!("{name}: {ended}"), &name, &done)?;
+    let is_failed = daemon.failures() > 0 || restored == Restored::Unproven;
+    Ok(if is_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Threads that fill memory: as many as asked for, or one more than there are cores. They share the cores with the processes
@@ -104,14 +115,11 @@ fn notices(global: &Global, name: &str) -> impl Fn(Notice<'_>) + Send + Sync + u
         Notice::Complete if global.verbose > 0 => {
             report::say(&global, &format!("{name}: all memory of a process is restored"));
         }
-        Notice::Poisoned { page, error } => {
-            messages::problem(format_args!("{name}: page {page} cannot be restored and was poisoned: {error}"));
-        }
         Notice::Failed { pid, error } => {
             messages::problem(format_args!(
                 "{name}: process {pid} or a child of it cannot be restored; it was ended, or fails where memory is missing: {error}"
             ));
         }
-        _ => {}
+        _ => say_damage(&name, &notice),
     }
 }

@@ -18,7 +18,7 @@ use crate::failure::Failure;
 use crate::files::{
     self,
     needed_files::NeededFiles,
-    restore::{input_failure, open_failure},
+    restore::{input_failure, open_failure, prove_read},
 };
 use crate::print::{json, quantity, report};
 use crate::process::elf_core::{CoreFile, CorePart};
@@ -39,11 +39,12 @@ struct CoreReport<'a> {
 
 /// Writes the core file of a snapshot to `output`.
 pub(super) fn run(args: &Args, output: &Path, global: &Global) -> Result<ExitCode, Failure> {
-    let Args { archive, bases, force, .. } = args;
+    let Args { archive, bases, force, verify, .. } = args;
     let target = files::single_target(output, global)?;
     let name = archive.display().to_string();
     let no_snapshot = || Failure::at(&name, "is not a snapshot of a process; `trueno-zram snapshot` makes one");
-    let chain = bases.opener().open_chain(archive).map_err(|error| open_failure(&name, error))?;
+    let chain =
+        bases.opener().with_verify((*verify).into()).open_chain(archive).map_err(|error| open_failure(&name, error))?;
     let ArchiveChain { archive: pages, files } = chain.ok_or_else(no_snapshot)?;
     NeededFiles::of_archive(&files).check_target(&target, global)?;
     let map = StoredMap::read(pages.stored());
@@ -71,6 +72,7 @@ pub(super) fn run(args: &Args, output: &Path, global: &Global) -> Result<ExitCod
             }
         }
     }
+    prove_read(&pages, &name)?;
     let bytes_out = out.finish_with(None, &mut |warning| report::warn(global, &output_name, &warning.to_string()))?;
     let threads = state.as_ref().map_or(0, |state| state.threads.len());
     let registers = match threads {

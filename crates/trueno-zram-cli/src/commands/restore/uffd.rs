@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use trueno_zram_io::UnixSocket;
 use trueno_zram_restore::{Ending, Error, LazyRestore, Notice, RestoreOptions, Touches};
 
-use super::{Args, COMMAND, say_end};
+use super::{Args, COMMAND, DamagePolicy, Restored, say_damage, say_end};
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::files::{needed_files::NeededFiles, restore::open_failure};
 use crate::machine::descriptors;
-use crate::print::{json, messages, quantity, report};
+use crate::print::{json, latency::LatencyLines, messages, quantity, report};
 use crate::signals;
 
 /// Descriptors of a VM: its connection, its process, its userfaultfd, an event, and a file in `/proc` for a moment.
@@ -41,6 +41,12 @@ pub(super) fn run(args: &Args, path: &Path, global: &Global) -> Result<ExitCode,
     let socket = UnixSocket::bind_prepared(path, |socket| restore.adopt_socket(socket));
     let socket = socket.map_err(|error| Failure::io(path.display(), &error))?;
     report::say(global, &format!("{name}: listening on {}", path.display()));
+    let _report = {
+        let (restore, name) = (Arc::clone(&restore), name.clone());
+        signals::report_on_request(move || {
+            messages::lines(LatencyLines { name: &name, latencies: &restore.latencies() });
+        })
+    };
     let failed = AtomicBool::new(false);
     let served = restore.serve_all(socket.listener(), args.vms.map(NonZeroUsize::get), |ended| {
         // Not one of the VMs that were asked for.
@@ -48,15 +54,18 @@ pub(super) fn run(args: &Args, path: &Path, global: &Global) -> Result<ExitCode,
             report::warn(global, &name, &error.to_string());
             return;
         }
-        let ended = ended.map_err(|error| Failure::at(&name, error)).and_then(|done| {
+        let ended = ended.map_err(|error| vm_failure(&name, error)).and_then(|done| {
             if let Some(record) = &args.record {
                 write_record(&restore, record)?;
             }
             say_end(global, COMMAND, &format!("{name}: the VM has ended"), &name, &done)
         });
-        if let Err(failure) = json::report_failure_of(global, COMMAND, &args.archive, ended) {
-            failure.report();
+        let ended = json::report_failure_of(global, COMMAND, &args.archive, ended);
+        if !matches!(ended, Ok(Restored::AsSaved)) {
             failed.store(true, Ordering::Relaxed);
+        }
+        if let Err(failure) = ended {
+            failure.report();
         }
     });
     signals::hold_off().remove(&action);
@@ -64,10 +73,17 @@ pub(super) fn run(args: &Args, path: &Path, global: &Global) -> Result<ExitCode,
     Ok(if failed.load(Ordering::Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+/// The failure of a VM that was not served to its end.
+fn vm_failure(name: &str, error: Error) -> Failure {
+    let is_damage = matches!(error, Error::Damaged { .. } | Error::Disproven { .. } | Error::Unproven { .. });
+    if is_damage { Failure::damaged(name, error) } else { Failure::at(name, error) }
+}
+
 /// Opens the archive, and the list of touches.
 fn prepare(args: &Args, global: &Global, name: &str) -> Result<LazyRestore, Failure> {
     let start = Instant::now();
-    let chain = args.bases.lazy_opener().with_files_in_memory(args.in_memory).open_chain(&args.archive);
+    let opener = args.bases.lazy_opener().with_files_in_memory(args.in_memory).with_verify(args.verify.into());
+    let chain = opener.open_chain(&args.archive);
     let chain = chain.map_err(|error| open_failure(name, error))?;
     let chain = chain.ok_or_else(|| {
         Failure::at(
@@ -96,8 +112,8 @@ fn prepare(args: &Args, global: &Global, name: &str) -> Result<LazyRestore, Fail
         .with_spin(Duration::from_micros(args.spin))
         .with_background_fill(!args.no_fill && args.record.is_none())
         .with_workers(global.threads())
-        .with_on_damage(args.on_damage.into())
         .with_vms_at_a_time(vms_at_a_time(name)?);
+    let options = DamagePolicy::apply(args.on_damage, options);
     let mut restore = LazyRestore::new(archive, options).on_notice(notices(global, name));
     if let Some(path) = &args.prefetch {
         restore = restore.prefetch(read_touches(path, args.record.as_deref())?);
@@ -148,9 +164,6 @@ fn notices(global: &Global, name: &str) -> impl Fn(Notice<'_>) + Send + Sync + u
             report::say(&global, &format!("{name}: a VM with {memory} in {regions} regions"));
         }
         Notice::Complete if global.verbose > 0 => report::say(&global, &format!("{name}: all memory is restored")),
-        Notice::Poisoned { page, error } => {
-            messages::problem(format_args!("{name}: page {page} cannot be restored and was poisoned: {error}"));
-        }
         Notice::FillStopped => {
             report::warn(&global, &name, "memory is short: the rest is restored when it is touched");
         }
@@ -172,6 +185,6 @@ fn notices(global: &Global, name: &str) -> impl Fn(Notice<'_>) + Send + Sync + u
             let problem = format!("{vms_at_a_time} VMs are restored at a time: another one waits until one has ended");
             report::warn(&global, &name, &problem);
         }
-        _ => {}
+        _ => say_damage(&name, &notice),
     }
 }

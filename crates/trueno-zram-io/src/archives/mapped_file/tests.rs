@@ -93,6 +93,47 @@ fn a_file_that_is_cut_ends_there_and_is_read_before() {
 }
 
 #[test]
+fn the_first_read_of_bytes_is_a_system_call() {
+    let page = rustix::param::page_size();
+    let content = bytes(200 * page);
+    let file = file_of(&content);
+    let mapped = mapped(&file);
+    let is_seen = |at: usize, len: usize| mapped.seen.has_all(at as u64, len);
+    assert!(!is_seen(0, 1) && is_seen(content.len() + page * 64, 100), "what lies past the end is never copied");
+    // Two pages, and those beside them.
+    assert_eq!(read(&mapped, 101 * page as u64 - 10, 20).unwrap(), content[101 * page - 10..101 * page + 10]);
+    assert!(is_seen(100 * page, 2 * page) && !is_seen(100 * page - 1, 2) && !is_seen(102 * page - 1, 2));
+    mapped.expect_reads(page as u64, 3 * page);
+    assert!(is_seen(page, 3 * page) && !is_seen(0, 2 * page) && !is_seen(page, 4 * page));
+    // A read that fails has seen nothing.
+    file.set_len(0).unwrap();
+    assert_eq!(read(&mapped, 150 * page as u64, 5), EOF);
+    assert!(!is_seen(150 * page, 5));
+}
+
+/// A page of the mapping that is not in memory would be a major fault of this thread.
+#[test]
+fn bytes_that_are_not_in_memory_are_read_without_page_faults() {
+    let page = rustix::param::page_size();
+    let content = bytes(4000 * page);
+    let file = file_of(&content);
+    file.sync_all().unwrap();
+    let mapped = mapped(&file);
+    // On a file system that cannot forget its pages, there are no such faults either.
+    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+    let faults = || {
+        let stat = fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let (_, fields) = stat.rsplit_once(") ").unwrap();
+        fields.split(' ').nth(9).unwrap().parse::<u64>().unwrap()
+    };
+    let before = faults();
+    for at in (0..3990).step_by(37).map(|number| (number + 1) * page - 100) {
+        assert_eq!(read(&mapped, at as u64, 4000).unwrap(), content[at..at + 4000]);
+    }
+    assert_eq!(faults(), before);
+}
+
+#[test]
 fn a_page_that_cannot_be_read_is_not_taken_for_zeros() {
     let page = rustix::param::page_size();
     let content = bytes(3 * page);
@@ -112,6 +153,7 @@ fn a_failure_in_one_file_leaves_others_mapped() {
     let content = bytes(4 * 4096);
     let [cut, whole] = [file_of(&content), file_of(&content)];
     let [cut_mapped, whole_mapped] = [&cut, &whole].map(mapped);
+    cut_mapped.expect_reads(0, content.len());
     cut.set_len(0).unwrap();
     assert_eq!(read(&cut_mapped, 4096, 5), EOF);
     assert!(!cut_mapped.is_mapped() && whole_mapped.is_mapped());
@@ -119,6 +161,7 @@ fn a_failure_in_one_file_leaves_others_mapped() {
     // The range of a file that is gone guards another one.
     drop(cut_mapped);
     let again = mapped(&whole);
+    again.expect_reads(0, content.len());
     assert!(again.is_mapped());
     assert_eq!(read(&again, 4096, 5).unwrap(), content[4096..4101]);
 }
@@ -130,6 +173,7 @@ fn threads_that_read_while_a_file_is_cut_see_content_or_its_end() {
     for round in 0..40 {
         let file = file_of(&content);
         let (mapped, done) = (mapped(&file), AtomicBool::new(false));
+        mapped.expect_reads(0, content.len());
         // In odd rounds, it is cut within a page.
         let kept = content.len() / 2 + if round % 2 == 0 { 0 } else { 1234 };
         // A read that is under way may find zeros where the kernel has cleared the rest of the last page.

@@ -191,8 +191,10 @@ impl Memory {
         for at in (0..self.len).step_by(expected.len()) {
             let expected_bytes = &mut expected[..(self.len - at).min(256 * PAGE)];
             image.read_exact(expected_bytes).expect("the image");
+            // SAFETY: `at` is less than the length of the mapping.
+            let start = unsafe { self.base.add(at) };
             // SAFETY: the bytes lie in the mapping, and nothing changes them any more.
-            let found = unsafe { std::slice::from_raw_parts(self.base.add(at), expected_bytes.len()) };
+            let found = unsafe { std::slice::from_raw_parts(start, expected_bytes.len()) };
             let mut pages = found.chunks(PAGE).zip(expected_bytes.chunks(PAGE));
             if let Some(page) = pages.position(|(found, expected)| found != expected) {
                 return format!("page {} is wrong", at / PAGE + page);

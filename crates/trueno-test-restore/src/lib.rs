@@ -3,6 +3,7 @@
 //! A test binary starts itself again as a second process: an ignored test is its body, and obeys commands.
 //!
 //! - [`archive_of`]: an archive in memory; [`forged`]: one whose index lies;
+//! - [`replay`]: a second process that repeats what a guest touched first;
 //! - [`scheduling`]: which of two threads goes on first;
 //! - [`stand_in`]: a second process that obeys, seen from both sides;
 //! - [`system`]: changes of memory, and children;
@@ -11,6 +12,7 @@
 #![cfg(target_os = "linux")]
 
 pub mod forged;
+pub mod replay;
 pub mod scheduling;
 pub mod stand_in;
 pub mod system;

@@ -1,6 +1,9 @@
 //! Calls of the system by which a process changes its memory, and has children.
 
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr;
 
 const PAGE: usize = trueno_zram_core::PAGE_SIZE;
 /// The bit of a status that says that there is a core file.
@@ -44,6 +47,38 @@ pub fn is_free(address: u64) -> bool {
     // SAFETY: writes one byte for one page. It does not matter whether that is mapped.
     let result = unsafe { libc::mincore(address as *mut _, PAGE, &raw mut is_resident) };
     result != 0
+}
+
+/// Drops a file from the page cache, and returns the number of its pages that stay there: those that somebody has mapped or changed.
+///
+/// # Errors
+/// Those of the operating system.
+pub fn drop_from_cache(file: &File) -> io::Result<usize> {
+    file.sync_all()?;
+    // SAFETY: takes a descriptor and numbers.
+    let result = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    if result != 0 {
+        return Err(io::Error::from_raw_os_error(result));
+    }
+    let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    if len == 0 {
+        return Ok(0);
+    }
+    // SAFETY: a new mapping, which replaces none.
+    let base = unsafe { libc::mmap(ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let mut resident = vec![0_u8; len.div_ceil(PAGE)];
+    // SAFETY: the mapping has this length, and there is a byte for each of its pages.
+    let result = unsafe { libc::mincore(base, len, resident.as_mut_ptr()) };
+    let error = io::Error::last_os_error();
+    // SAFETY: the mapping was made here, and nothing refers to it.
+    unsafe { libc::munmap(base, len) };
+    if result != 0 {
+        return Err(error);
+    }
+    Ok(resident.iter().filter(|page| *page & 1 == 1).count())
 }
 
 /// Forks a child that ends with 0 if the answer is right, and with 1 otherwise.

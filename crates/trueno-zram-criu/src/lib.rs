@@ -22,7 +22,7 @@
 //! let daemon = LazyPages::new(memory, Default::default(), |notice| eprintln!("{notice:?}"))?;
 //! let listener = UnixListener::bind(LAZY_PAGES_SOCKET)?;
 //! LazyPages::prepare_socket(&listener)?;
-//! // Now start `criu restore -D lazy --lazy-pages` in this directory.
+//! // Now start `criu restore -D lazy -W . --lazy-pages` in this directory.
 //! let report = daemon.serve(&listener)?;
 //! println!("{} faults, all memory restored: {}", report.faults, report.complete);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -81,7 +81,8 @@ pub(crate) struct Args {
     /// A unix socket for `stat`, `save` and `load`.
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
-    /// Load this archive, or any other .lz4 or .zst file, before serving.
+    /// Load this archive, or any other .lz4 or .zst file, before serving, from the start of the device on. It must fit into --size.
+    /// Not a delta: serve that, with --overlay. What a keeper has already is served instead, with a warning.
     #[arg(long, value_name = "FILE")]
     load: Option<PathBuf>,
     /// Take all memory up to the limit at once, and lock it. For swap.

@@ -96,6 +96,41 @@ impl ControlClient {
         done
     }
 
+    /// Changes the length of an export. [`Store::resize`](trueno_zram_store::Store::resize) has the rules.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_serve::control::{ControlClient, ControlLimits, ControlServer, ServedStore};
+    /// # use trueno_zram_store::{Store, StoreOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("control");
+    /// let store = Arc::new(Store::create(&StoreOptions::new(1 << 20).with_max_size_bytes(1 << 30))?);
+    /// let _server = ControlServer::start(&path, vec![ServedStore::new("ram", store)], ControlLimits::default())?;
+    /// ControlClient::connect(&path)?.resize("ram", 1 << 21)?;
+    /// assert_eq!(ControlClient::connect(&path)?.stat()?[0].stats.size_bytes, 1 << 21);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ControlError`]. The length is then as it was.
+    pub fn resize(mut self, export: &str, size_bytes: u64) -> Result<(), ControlError> {
+        match self.ask(&ControlRequest::Resize { export: export.to_owned(), size_bytes })? {
+            ControlReply::Resized { .. } => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Asks for the statistics of all exports as OpenMetrics text.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn metrics(mut self) -> Result<String, ControlError> {
+        match self.ask(&ControlRequest::Metrics)? {
+            ControlReply::Metrics(text) => Ok(text),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     fn reply(&mut self) -> Result<ControlReply, ControlError> {
         read_line(&mut self.input).map_err(|error| match error.kind() {
             io::ErrorKind::InvalidData => ControlError::Reply(Box::new(error)),

@@ -116,6 +116,7 @@ fn run(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Stat(args) => control::stat(args, global),
         Command::Save(args) => control::save(args, global),
         Command::Load(args) => control::load(args, global),
+        Command::Resize(args) => control::resize(args, global),
         Command::Restore(args) => restore::run(args, global),
         Command::Criu(args) => criu::run(args, global),
         Command::Completions(args) => completions::run(args, global),

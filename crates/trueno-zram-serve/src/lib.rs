@@ -10,7 +10,8 @@
 //! | `ublk` | this machine's kernel, as `/dev/ublkbN` | feature `ublk`; Linux 6.5 and root |
 //!
 //! [`control`] reports the statistics of a server's stores, saves them, loads them and changes their length. [`metrics`] has the
-//! statistics as OpenMetrics text, also over HTTP. [`keeper`] lets their memory outlive the server.
+//! statistics as OpenMetrics text, also over HTTP. [`keeper`] lets their memory outlive the server, and
+//! [`registry`] lists the servers that run.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -30,6 +31,7 @@ pub mod control;
 pub mod keeper;
 pub mod metrics;
 pub mod nbd;
+pub mod registry;
 #[cfg(all(feature = "ublk", target_os = "linux"))]
 pub mod ublk;
 #[cfg(feature = "vhost-user")]

@@ -136,7 +136,7 @@ impl StoreHandle {
             let take = rest.len().min(PAGE_SIZE - within);
             let (part, after) = rest.split_at_mut(take);
             let done = match <&mut Page>::try_from(&mut *part) {
-                Ok(whole) => self.read_page(page, whole),
+                Ok(whole) => self.read_existing(page, whole),
                 Err(_) => self.read_part(page, within, part),
             };
             done.inspect_err(|_| self.context.counters.failed_reads.add(1))?;
@@ -193,6 +193,11 @@ impl StoreHandle {
     pub fn read_page(&mut self, number: u64, page: &mut Page) -> Result<()> {
         let _request = self.enter_request();
         self.check_page(number)?;
+        self.read_existing(number, page)
+    }
+
+    /// Reads a page that exists. The caller has entered a request.
+    fn read_existing(&mut self, number: u64, page: &mut Page) -> Result<()> {
         self.context.counters.pages_read.add(1);
         let corrupt = |defect| Error::CorruptEntry { page: number, defect };
         // A page without a slot is all in its entry, which is one load. Locked or not, the entry is valid.
@@ -223,7 +228,7 @@ impl StoreHandle {
 
     fn read_part(&mut self, number: u64, within: usize, part: &mut [u8]) -> Result<()> {
         let mut page = [0; PAGE_SIZE];
-        self.read_page(number, &mut page)?;
+        self.read_existing(number, &mut page)?;
         part.copy_from_slice(&page[within..within + part.len()]);
         Ok(())
     }

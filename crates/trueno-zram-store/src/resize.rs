@@ -1,7 +1,7 @@
 //! Changes the length of a store while requests go on.
 
 use std::ops::Range;
-use std::sync::PoisonError;
+use std::sync::{PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use trueno_zram_core::PAGE_SIZE;
@@ -50,7 +50,11 @@ impl Store {
         }
         let _alone = self.resize_lock.lock().unwrap_or_else(PoisonError::into_inner);
         // Old versions of pages are kept for the reader of a snapshot, up to the length that the store had.
-        let Ok(_no_snapshot) = self.snapshot_lock.try_lock() else { return Err(refused(ResizeRefusal::Snapshot)) };
+        let _no_snapshot = match self.snapshot_lock.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(refused(ResizeRefusal::Snapshot)),
+        };
         let (old, new) = (self.page_count(), size_bytes / PAGE_SIZE as u64);
         if new >= old { self.grow(old..new) } else { self.shrink(new..old).map_err(|error| error.or(refused)) }
     }

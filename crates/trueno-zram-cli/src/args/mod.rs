@@ -134,6 +134,7 @@ pub(crate) enum Command {
     Stat(control::StatArgs),
     Save(control::SaveArgs),
     Load(control::LoadArgs),
+    Resize(control::ResizeArgs),
     Restore(restore::Args),
     Criu(criu::Args),
     Completions(completions::Args),

@@ -36,6 +36,15 @@ pub(crate) fn report(mut error: clap::Error, command: Option<&str>, form: LineFo
         }
         suggest(&mut error, &option, form);
     }
+    if let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
+        && error.get(ContextKind::SuggestedSubcommand).is_none()
+    {
+        let commands = Cli::command();
+        let found = nearest(word, commands.get_subcommands().map(clap::Command::get_name)).map(str::to_owned);
+        if let Some(found) = found {
+            error.insert(ContextKind::SuggestedSubcommand, ContextValue::String(found));
+        }
+    }
     // The parser's own usage has the options that it suggests, and the command that a line without one stands for.
     let usage = match (form, command) {
         (LineForm::Compat, _) => Some(format!("Usage: {COMPAT_USAGE}")),

@@ -186,6 +186,7 @@ fn messages_fit_what_was_typed() {
         refused.stderr
     };
     assert!(message(&["compres", "image"]).contains("did you mean `compress`?"));
+    assert!(message(&["help", "comprss"]).contains("'compress'"));
     assert!(message(&["--zst", "image"]).contains("'--zstd'"));
     assert!(message(&["--lits", "image"]).contains("'--list'"));
     let unknown = message(&["-d", "--foo", "image"]);

@@ -4,6 +4,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use trueno_zram_core::Algorithm;
 
@@ -40,6 +41,15 @@ impl ControlClient {
         let stream = UnixStream::connect(path)?;
         let input = BufReader::new(stream.try_clone()?);
         Ok(Self { stream, input })
+    }
+
+    /// Limits the time that each reply may take. Without it, there is no limit: a reply comes after an archive was loaded.
+    ///
+    /// # Errors
+    /// If the system refuses the limit: one of 0.
+    pub fn with_timeout(self, timeout: Duration) -> io::Result<Self> {
+        self.stream.set_read_timeout(Some(timeout))?;
+        Ok(self)
     }
 
     /// Asks for the statistics of all exports.

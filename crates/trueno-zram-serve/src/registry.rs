@@ -125,7 +125,7 @@ impl Registry {
     pub fn enter(&self, record: &ServerRecord) -> io::Result<RegistryEntry> {
         let path = self.folder.join(record.process.to_string());
         let new_path = self.folder.join(format!("{}.new", record.process));
-        // What a process of the same number left.
+        // A process of the same number may have left one.
         let _ = fs::remove_file(&new_path);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new_path)?;
         // Before anyone can find it by its name: a file that is not locked is one of a server that has ended.
@@ -209,7 +209,7 @@ mod tests {
         fs::write(path.join("notes"), b"kept").unwrap();
         symlink("/etc/passwd", path.join("2")).unwrap();
         fs::create_dir(path.join("3")).unwrap();
-        assert_eq!(Registry::open(&path).unwrap().servers().unwrap(), [record.clone()]);
+        assert_eq!(Registry::open(&path).unwrap().servers().unwrap(), std::slice::from_ref(&record));
         assert!(!path.join("1").exists() && path.join("notes").exists() && path.join("3").exists());
         // A file that says another process than its name, or nothing that is understood, though it is locked.
         for (name, text) in [("7", &serde_json::to_vec(&record).unwrap()[..]), ("8", b"{"), ("9", b"")] {

@@ -1,4 +1,5 @@
 //! Resizing: what grows reads as zeros, what is cut off is refused and gone, and requests, snapshots and attaching see one length.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -230,19 +231,24 @@ fn an_archive_beneath_is_never_cut_off() {
 /// An operation on the store, or on the model of it.
 #[derive(Clone, Debug)]
 enum Step {
-    Write(u64, u8),
-    Discard(u64),
-    Resize(u64),
+    Write(usize, u8),
+    Discard(usize),
+    Resize(usize),
     Attach,
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        4 => (0..32u64, 1..=255u8).prop_map(|(page, byte)| Step::Write(page, byte)),
-        2 => (0..32u64).prop_map(Step::Discard),
-        3 => (0..40u64).prop_map(Step::Resize),
+        4 => (0..32usize, 1..=255u8).prop_map(|(page, byte)| Step::Write(page, byte)),
+        2 => (0..32usize).prop_map(Step::Discard),
+        3 => (0..40usize).prop_map(Step::Resize),
         1 => Just(Step::Attach),
     ]
+}
+
+/// A page that is compressed, and differs from those of other bytes.
+fn content(byte: u8) -> [u8; PAGE_SIZE] {
+    std::array::from_fn(|at| byte.wrapping_add(u8::try_from(at / 8 % 100).unwrap()))
 }
 
 proptest! {
@@ -256,22 +262,21 @@ proptest! {
         for step in steps {
             match step {
                 Step::Write(page, byte) => {
-                    let content = std::array::from_fn(|at| byte.wrapping_add((at / 8 % 100) as u8));
-                    let written = handle.write_page(page, &content);
-                    let known = model.get_mut(page as usize).map(|known| *known = byte);
+                    let written = handle.write_page(page as u64, &content(byte));
+                    let known = model.get_mut(page).map(|known| *known = byte);
                     prop_assert_eq!(written.is_ok(), known.is_some());
                 }
                 Step::Discard(page) => {
-                    let known = model.get_mut(page as usize).map(|known| *known = 0);
-                    prop_assert_eq!(handle.discard(page * PAGE, PAGE).is_ok(), known.is_some());
+                    let known = model.get_mut(page).map(|known| *known = 0);
+                    prop_assert_eq!(handle.discard(page as u64 * PAGE, PAGE).is_ok(), known.is_some());
                 }
                 Step::Resize(pages) => {
                     let fits = (1..=32).contains(&pages);
-                    let is_free = model.iter().skip(pages as usize).all(|byte| *byte == 0);
-                    let done = store.resize(pages * PAGE).is_ok();
+                    let is_free = model.iter().skip(pages).all(|byte| *byte == 0);
+                    let done = store.resize(pages as u64 * PAGE).is_ok();
                     prop_assert_eq!(done, fits && is_free);
                     if done {
-                        model.resize(pages as usize, 0);
+                        model.resize(pages, 0);
                     }
                 }
                 Step::Attach => {
@@ -282,10 +287,10 @@ proptest! {
             prop_assert_eq!(store.page_count(), model.len() as u64);
         }
         for (page, byte) in model.iter().enumerate() {
-            let mut content = [1; PAGE_SIZE];
-            handle.read_page(page as u64, &mut content).unwrap();
-            let expected = if *byte == 0 { [0; PAGE_SIZE] } else { std::array::from_fn(|at| byte.wrapping_add((at / 8 % 100) as u8)) };
-            prop_assert!(content == expected, "page {}", page);
+            let mut found = [1; PAGE_SIZE];
+            handle.read_page(page as u64, &mut found).unwrap();
+            let expected = if *byte == 0 { [0; PAGE_SIZE] } else { content(*byte) };
+            prop_assert!(found == expected, "page {}", page);
         }
     }
 }

@@ -94,7 +94,7 @@ struct ServersReport {
 struct ListedServer {
     #[serde(flatten)]
     record: ServerRecord,
-    /// What it holds, if it has a control socket and answers.
+    /// Its content, if it has a control socket and answers.
     exports: Vec<ExportStat>,
 }
 

@@ -38,7 +38,7 @@ fn devices_grow_and_shrink_and_clients_see_it_when_they_connect() {
     run(folder, &["resize", "control", "0"]).refuses(&["SIZE"]);
     after.call(0, TRIM, 15 * MIB, 4096, b"").unwrap();
     resize(folder, "8M").ok();
-    // What was cut off is an error for all clients, whatever they were told, and never something that was there.
+    // Requests beyond the new end are errors for all clients, and never read what was there.
     assert!(after.read(8 * MIB, 4096).is_err() && after.write(15 * MIB, &[1; 4096]).is_err());
     assert!(after.read(8 * MIB - 4096, 8192).is_err());
     assert_eq!(after.read(8 * MIB - 4096, 4096).unwrap(), [0; 4096]);

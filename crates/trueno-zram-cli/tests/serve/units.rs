@@ -31,7 +31,7 @@ fn the_commands_of_the_units_are_understood() {
     run(folder.path(), &["serve", "--unknown", "--help"]).refuses(&["--unknown"]);
 }
 
-/// Where systemd is installed, it reads the units: with the program that was built in place of the installed one.
+/// systemd reads the units, where it is installed: with the program that was built in place of the installed one.
 #[test]
 fn systemd_takes_the_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {

@@ -14,7 +14,7 @@ const DEFAULT_GROWTH: u64 = 8;
 /// The longest store.
 const MAX_STORE_BYTES: u64 = 16 << 40;
 
-/// Says what an earlier server left.
+/// Reports the content that an earlier server left.
 pub(super) fn say_kept(store: &Store, asked_bytes: u64, args: &Args, global: &Global) {
     let (held, size) = (store.stats().mm.orig_data_size, store.size_bytes());
     let kept = format!("`{}` was kept: {} with {} of data", args.name, quantity::bytes(size), quantity::bytes(held));

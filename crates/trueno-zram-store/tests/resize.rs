@@ -143,10 +143,8 @@ fn requests_and_maintenance_go_on_while_the_length_changes() {
             let mut handle = StoreHandle::new(&store).unwrap();
             let stop = &stop;
             scope.spawn(move || {
-                for round in 0u64.. {
-                    if stop.load(Ordering::Relaxed) {
-                        break;
-                    }
+                // Not for ever: while they are at work, hardly anything can be cut off.
+                for round in (0..20_000u64).take_while(|_| !stop.load(Ordering::Relaxed)) {
                     let number = PAGES + thread + 2 * (round % PAGES);
                     match handle.write_page(number, &pages[0]) {
                         // It is not cut off while it has data. It may be refused while that is found out.
@@ -174,20 +172,22 @@ fn requests_and_maintenance_go_on_while_the_length_changes() {
             }
         });
         scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
+            // Not for ever: while a snapshot is read, the length stays.
+            for _ in (0..50).take_while(|_| !stop.load(Ordering::Relaxed)) {
                 let (archive, summary) = store.save(Vec::new(), &mut CpuBatchCompressor::default()).unwrap();
                 assert!(!archive.is_empty() && summary.content_len.is_multiple_of(PAGE));
             }
         });
-        let (mut grown, mut cut) = (0, 0);
+        let (mut grown, mut cut) = (0u32, 0);
         let failed = AtomicBool::new(false);
         for round in 0u64.. {
-            if (grown >= 20 && cut >= 20 && rounds.load(Ordering::Relaxed) > 200) || round > 1 << 20 {
+            if (grown >= 20 && cut >= 20 && rounds.load(Ordering::Relaxed) > 200) || failed.load(Ordering::Relaxed) {
                 break;
             }
-            match store.resize((PAGES + (round * 37) % (3 * PAGES)) * PAGE) {
-                Ok(()) if round % 2 == 0 => grown += 1,
-                Ok(()) => cut += 1,
+            let (before, new) = (store.size_bytes(), (PAGES + (round * 37) % (3 * PAGES)) * PAGE);
+            match store.resize(new) {
+                Ok(()) if new > before => grown += 1,
+                Ok(()) => cut += u32::from(new < before),
                 Err(Error::Resize { reason: ResizeRefusal::NotEmpty { .. } | ResizeRefusal::Snapshot, .. }) => {
                     std::thread::yield_now();
                 }

@@ -243,7 +243,7 @@ mod tests {
             ("x -z19f a", "x compress -19 -f a"),
             ("x --list a.lz4", "x inspect --list a.lz4"),
             ("x -lv a.lz4", "x inspect --list -v a.lz4"),
-            ("x -r9 --zstd a", "x compress -r -9 --zstd a"),
+            ("x -r9 --zstd /dev/null", "x compress -r -9 --zstd /dev/null"),
             // As tar passes the options of `-I "trueno-zram -9 --zstd"` on.
             ("x -9 --zstd -d", "x decompress"),
             ("x -t --fast=3 --ultra -- --best", "x test -- --best"),

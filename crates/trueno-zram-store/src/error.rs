@@ -67,7 +67,7 @@ pub enum Error {
         process: Option<u32>,
     },
     /// The store cannot get another length. Nothing was changed.
-    #[error("{size_bytes} bytes: {reason}")]
+    #[error("cannot have {size_bytes} bytes: {reason}")]
     Resize {
         /// The length that was asked for.
         size_bytes: u64,

@@ -161,8 +161,18 @@ fn list_servers(global: &Global) -> Result<ExitCode, Failure> {
 /// Runs `resize`.
 pub(crate) fn resize(args: &ResizeArgs, global: &Global) -> Result<ExitCode, Failure> {
     let size_bytes = args.size.checked_next_multiple_of(PAGE_SIZE as u64).unwrap_or(args.size);
+    let max_bytes = exports(&args.socket)?.first().map_or(u64::MAX, |export| export.stats.max_size_bytes);
+    if size_bytes > max_bytes {
+        return Err(Failure::refused(
+            args.socket.display(),
+            format_args!("the server was started with room for {max_bytes} bytes; more needs a start with --max-size"),
+        ));
+    }
     let resized = connect(&args.socket)?.resize(ONLY_EXPORT, size_bytes);
-    resized.map_err(|error| Failure::at(args.socket.display(), error))?;
+    resized.map_err(|error| match error {
+        ControlError::Server(reason) => Failure::refused(args.socket.display(), reason),
+        error => Failure::at(args.socket.display(), error),
+    })?;
     let size = quantity::bytes(size_bytes);
     report::say(global, &format!("{}: {size} now; clients see it when they connect again", args.socket.display()));
     json::print(global, "resize", &ResizeReport { size_bytes })?;

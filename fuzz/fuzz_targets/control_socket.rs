@@ -13,8 +13,11 @@ use trueno_zram_store::{Store, StoreHandle, StoreOptions};
 
 const SIZE: u64 = 64 << 10;
 
+/// The length to which it can grow.
+const MAX_SIZE: u64 = 2 * SIZE;
+
 /// The most bytes of replies: a ready line, an archive of the store, and a line with the outcome.
-const MAX_REPLY: usize = 2 * SIZE as usize + 4096;
+const MAX_REPLY: usize = 2 * MAX_SIZE as usize + 16384;
 
 /// A request that succeeds, so that the rest of the input is an archive in chunks.
 const LOAD: &[u8] = b"{\"command\":\"load\",\"export\":\"ram\"}\n";
@@ -27,7 +30,7 @@ struct Server {
 
 static SERVER: LazyLock<Server> = LazyLock::new(|| {
     let path = std::env::temp_dir().join(format!("trueno-fuzz-control-{}", std::process::id()));
-    let store = Arc::new(Store::create(&StoreOptions::new(SIZE)).expect("a small store"));
+    let store = Arc::new(Store::create(&StoreOptions::new(SIZE).with_max_size_bytes(MAX_SIZE)).expect("a small store"));
     let stores = vec![ServedStore::new("ram", Arc::clone(&store))];
     let server = ControlServer::start(&path, stores, ControlLimits::default()).expect("a socket");
     Server { path, store, _server: server }
@@ -46,7 +49,11 @@ fn send(bytes: &[u8]) -> Vec<u8> {
 
 fuzz_target!(|data: &[u8]| {
     let Some((first, rest)) = data.split_first() else { return };
-    let sent = match first % 3 {
+    let sent = match first % 4 {
+        3 => {
+            let size = rest.first().map_or(0, |size| u64::from(*size) * 2048);
+            format!("{{\"command\":\"resize\",\"export\":\"\",\"size_bytes\":{size}}}\n").into_bytes()
+        }
         0 => rest.to_vec(),
         1 => [LOAD, rest].concat(),
         _ => [LOAD, &u32::try_from(rest.len()).unwrap_or(0).to_be_bytes(), rest, &[0; 4]].concat(),
@@ -54,12 +61,13 @@ fuzz_target!(|data: &[u8]| {
     let replies = send(&sent);
     assert!(replies.len() <= MAX_REPLY, "{} bytes of replies", replies.len());
     // A whole archive is answered even if it is damaged.
-    assert!(first % 3 != 2 || rest.is_empty() || replies.ends_with(b"}\n"), "{}", String::from_utf8_lossy(&replies));
+    assert!(first % 4 != 2 || rest.is_empty() || replies.ends_with(b"}\n"), "{}", String::from_utf8_lossy(&replies));
 
     let exports = ControlClient::connect(&SERVER.path).and_then(|client| client.stat().map_err(std::io::Error::other));
     assert_eq!(exports.expect("the server answers").len(), 1);
-    let mut content = vec![0; SIZE as usize];
+    // A request may have made it shorter, as far as it was empty, and longer again.
+    let mut content = vec![0; SERVER.store.size_bytes() as usize];
     let mut handle = StoreHandle::new(&SERVER.store).expect("LZ4 needs nothing");
     handle.read_at(0, &mut content).expect("all pages are whole");
-    assert!(SERVER.store.stats().mm.orig_data_size <= SIZE);
+    assert!(SERVER.store.stats().mm.orig_data_size <= MAX_SIZE);
 });

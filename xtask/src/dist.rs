@@ -12,6 +12,8 @@ const DIST: &str = "target/shipped";
 const SHELLS: [(&str, &str); 3] = [("bash", "trueno-zram.bash"), ("zsh", "_trueno-zram"), ("fish", "trueno-zram.fish")];
 /// Files of the repository that go into the archive.
 const FILES: [&str; 5] = ["README.md", "CHANGELOG.md", "SECURITY.md", "LICENSE-APACHE", "LICENSE-MIT"];
+/// Files for those who run servers: units for systemd, and a dashboard for Grafana.
+const DEPLOY: &str = "crates/trueno-zram-cli/deploy";
 const MAINTAINER: &str = "The trueno-zram authors <maintainers@trueno-zram.invalid>";
 
 /// Runs `xtask dist [TARGET]`, from anywhere in the repository.
@@ -19,7 +21,8 @@ pub(crate) fn run(target: Option<&str>) -> Result<(), String> {
     let root = &root();
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
-    build.args(["build", "--locked", "--profile", "dist", "-p", "trueno-zram"]).current_dir(root);
+    // Block devices of the machine are made of crates alone, and need the kernel's driver only where they are used.
+    build.args(["build", "--locked", "--profile", "dist", "-p", "trueno-zram", "--features", "ublk"]).current_dir(root);
     let mut binary = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |built| root.join(built));
     if let Some(target) = target {
         build.args(["--target", target]);
@@ -57,12 +60,11 @@ fn archive(root: &Path, dist: &Path, binary: &Path, about: &str) -> Result<PathB
         copy(&root.join(file), &folder.join(file))?;
     }
     for part in ["man", "completions"] {
-        let to = empty_folder(folder.join(part))?;
-        for entry in fs::read_dir(dist.join(part)).map_err(|error| format!("{part}: {error}"))? {
-            let entry = entry.map_err(|error| format!("{part}: {error}"))?;
-            copy(&entry.path(), &to.join(entry.file_name()))?;
-        }
+        copy_all(&dist.join(part), &empty_folder(folder.join(part))?)?;
     }
+    let units = empty_folder(folder.join("deploy/systemd"))?;
+    copy_all(&root.join(DEPLOY).join("systemd"), &units)?;
+    copy(&root.join(DEPLOY).join("grafana-dashboard.json"), &folder.join("deploy/grafana-dashboard.json"))?;
     let packed = dist.join(format!("{name}.tar.gz"));
     let mut tar = Command::new("tar");
     tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "-czf"]).arg(&packed);
@@ -102,6 +104,16 @@ fn read(path: &Path) -> Result<String, String> {
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
     fs::write(path, bytes).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Copies the files of a folder.
+fn copy_all(from: &Path, to: &Path) -> Result<(), String> {
+    let failed = |error| format!("{}: {error}", from.display());
+    for entry in fs::read_dir(from).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        copy(&entry.path(), &to.join(entry.file_name()))?;
+    }
+    Ok(())
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(), String> {

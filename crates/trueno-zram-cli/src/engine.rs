@@ -58,19 +58,26 @@ enum EngineCodec {
 impl Engine {
     /// The engine that the user asked for, to restore archives or to compress with LZ4.
     pub(crate) fn choose(global: &Global) -> Result<Self, Failure> {
-        Self::compressing(global, CompressionArgs::default())
+        Self::foreground(global, Algorithm::Lz4, Mode::default())
     }
 
     /// The engine that the user asked for, to compress as the user asked for.
     pub(crate) fn compressing(global: &Global, compression: CompressionArgs) -> Result<Self, Failure> {
         let algorithm = compression.algorithm()?;
+        if let Some(warning) = compression.environment_warning().filter(|_| !global.quiet) {
+            messages::problem(warning);
+        }
+        Self::foreground(global, algorithm, compression.mode())
+    }
+
+    fn foreground(global: &Global, algorithm: Algorithm, mode: Mode) -> Result<Self, Failure> {
         let threads = match global.asked_threads() {
             Some(threads) => threads,
             None => default_threads(global.backend),
         };
         let pool = build_pool(threads)
             .map_err(|error| Failure::new(FailureKind::Other, format_args!("{error}; -T sets their number")))?;
-        let engine = Self::build(global.backend, algorithm, compression.mode(), pool)?;
+        let engine = Self::build(global.backend, algorithm, mode, pool)?;
         Ok(Self { warns_of_fallback: !global.quiet, ..engine })
     }
 

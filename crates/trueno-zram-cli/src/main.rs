@@ -38,28 +38,36 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches};
 use trueno_zram_core::gpu::gpu_is_opening;
 
-use args::{Cli, Command, lz4_compat, version};
+use args::{
+    Cli, Command, lz4_compat,
+    parse_errors::{self, LineForm},
+    version,
+};
 use commands::{
     bench, completions, compress, control, criu, decompress, extract, flatten, info, inspect, man, restore, selftest,
     serve, snapshot, test,
 };
 use failure::Failure;
-use print::{json, messages, stdout};
+use print::{json, stdout};
 
 fn main() -> ExitCode {
     let args: Vec<_> = env::args_os().collect();
     if version::is_asked_for(&args) {
         return version::print();
     }
+    let (args, form) = match lz4_compat::with_command(args) {
+        Ok(line) => line,
+        Err(failure) => return failure.report(),
+    };
     let parse = |args| {
         let matches = Cli::command().try_get_matches_from(lz4_compat::with_level(args))?;
         let name = matches.subcommand_name().unwrap_or_default().to_owned();
         Ok((Cli::from_arg_matches(&matches)?, name))
     };
-    let (cli, command) = match lz4_compat::with_command(args).map(parse) {
-        Ok(Ok(parsed)) => parsed,
-        Ok(Err(error)) => return print_of_parser(&error),
-        Err(failure) => return failure.report(),
+    let named = lz4_compat::named_command(&args);
+    let (cli, command) = match parse(args) {
+        Ok(parsed) => parsed,
+        Err(error) => return print_of_parser(error, named.as_deref(), form),
     };
     signals::survive_file_limits();
     signals::listen();
@@ -83,11 +91,9 @@ fn end(code: ExitCode) -> ExitCode {
 }
 
 /// Prints help, the version, or what is wrong with the arguments.
-fn print_of_parser(error: &clap::Error) -> ExitCode {
+fn print_of_parser(error: clap::Error, command: Option<&str>, form: LineForm) -> ExitCode {
     if error.use_stderr() {
-        // Without colours: the text has arguments in it.
-        messages::lines(error.render());
-        return ExitCode::from(2);
+        return parse_errors::report(error, command, form);
     }
     let written = stdout::print(|_| error.print().and_then(|()| io::stdout().flush()));
     written.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
@@ -110,6 +116,7 @@ fn run(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Stat(args) => control::stat(args, global),
         Command::Save(args) => control::save(args, global),
         Command::Load(args) => control::load(args, global),
+        Command::Resize(args) => control::resize(args, global),
         Command::Restore(args) => restore::run(args, global),
         Command::Criu(args) => criu::run(args, global),
         Command::Completions(args) => completions::run(args, global),

@@ -9,8 +9,9 @@
 //! | `vhost_user` | virtual machines, as a virtio block device | feature `vhost-user` (default) |
 //! | `ublk` | this machine's kernel, as `/dev/ublkbN` | feature `ublk`; Linux 6.5 and root |
 //!
-//! [`control`] reports the statistics of a server's stores, saves them and loads them. [`keeper`] lets their memory outlive the
-//! server.
+//! [`control`] reports the statistics of a server's stores, saves them, loads them and changes their length. [`metrics`] has the
+//! statistics as OpenMetrics text, also over HTTP. [`keeper`] lets their memory outlive the server, and
+//! [`registry`] lists the servers that run.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -28,7 +29,9 @@
 
 pub mod control;
 pub mod keeper;
+pub mod metrics;
 pub mod nbd;
+pub mod registry;
 #[cfg(all(feature = "ublk", target_os = "linux"))]
 pub mod ublk;
 #[cfg(feature = "vhost-user")]
@@ -40,6 +43,7 @@ mod endpoint;
 mod export;
 mod peer;
 mod proven_pages;
+mod request_reader;
 mod server;
 
 pub use archive_export::ArchiveExport;

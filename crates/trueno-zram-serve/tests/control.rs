@@ -65,6 +65,44 @@ fn stores_are_shown_saved_and_loaded_by_name() {
     assert!(ControlClient::connect(&path).is_err());
 }
 
+#[test]
+fn stores_are_resized_and_refusals_say_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control");
+    let store = Arc::new(Store::create(&StoreOptions::new(SIZE).with_max_size_bytes(2 * SIZE)).unwrap());
+    let stores = vec![ServedStore::new("ram", Arc::clone(&store))];
+    let _server = ControlServer::start(&path, stores, ControlLimits::default()).unwrap();
+    let resize = |size| ControlClient::connect(&path).unwrap().resize("ram", size);
+    resize(2 * SIZE).unwrap();
+    assert_eq!(ControlClient::connect(&path).unwrap().stat().unwrap()[0].stats.size_bytes, 2 * SIZE);
+    StoreHandle::new(&store).unwrap().write_at(2 * SIZE - 1, &[1]).unwrap();
+    for (size, reason) in [(SIZE, "data"), (2 * SIZE + 4096, "room"), (1, "4096"), (0, "4096"), (u64::MAX, "4096")] {
+        let refused = resize(size).unwrap_err().to_string();
+        assert!(refused.contains(reason), "{refused}");
+    }
+    assert!(ControlClient::connect(&path).unwrap().resize("other", SIZE).is_err());
+    for request in
+        ["{\"command\":\"resize\",\"export\":\"ram\"}", "{\"command\":\"resize\",\"export\":\"ram\",\"size_bytes\":-1}"]
+    {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(format!("{request}\n").as_bytes()).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        assert!(reply.starts_with("{\"error\""), "{reply}");
+    }
+    // A save that hangs holds the length.
+    let (mut save, line) = begin_save(&path);
+    assert_eq!(line, "\"ready\"\n");
+    assert!(resize(3 * SIZE / 2).unwrap_err().to_string().contains("saved"));
+    std::io::copy(&mut save, &mut std::io::sink()).unwrap();
+    drop(save);
+    let metrics = ControlClient::connect(&path).unwrap().metrics().unwrap();
+    assert!(
+        metrics.contains(&format!("trueno_zram_size_bytes{{export=\"ram\"}} {}\n", 2 * SIZE))
+            && metrics.ends_with("# EOF\n")
+    );
+}
+
 /// Limits with which only the number and the order of clients decide who is served.
 fn without_time_limits() -> ControlLimits {
     ControlLimits::default().with_request_timeout(Duration::MAX).with_idle_timeout(Duration::MAX)

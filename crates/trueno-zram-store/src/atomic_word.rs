@@ -7,12 +7,14 @@ pub(crate) trait AtomicWord {
     fn load(&self, ordering: Ordering) -> u64;
     fn store(&self, word: u64, ordering: Ordering);
     fn swap(&self, word: u64, ordering: Ordering) -> u64;
+    /// A sequentially consistent fence.
+    fn fence();
     /// Replaces `from` by `to`. Returns `false` if the word is another one.
     fn replace(&self, from: u64, to: u64, ordering: Ordering) -> bool;
 }
 
 macro_rules! impl_atomic_word {
-    ($atomic:ty) => {
+    ($atomic:ty, $fence:path) => {
         impl AtomicWord for $atomic {
             fn load(&self, ordering: Ordering) -> u64 {
                 Self::load(self, ordering)
@@ -26,6 +28,10 @@ macro_rules! impl_atomic_word {
                 Self::swap(self, word, ordering)
             }
 
+            fn fence() {
+                $fence(Ordering::SeqCst);
+            }
+
             fn replace(&self, from: u64, to: u64, ordering: Ordering) -> bool {
                 self.compare_exchange(from, to, ordering, Ordering::Relaxed).is_ok()
             }
@@ -33,6 +39,6 @@ macro_rules! impl_atomic_word {
     };
 }
 
-impl_atomic_word!(AtomicU64);
+impl_atomic_word!(AtomicU64, std::sync::atomic::fence);
 #[cfg(test)]
-impl_atomic_word!(loom::sync::atomic::AtomicU64);
+impl_atomic_word!(loom::sync::atomic::AtomicU64, loom::sync::atomic::fence);

@@ -66,6 +66,14 @@ pub enum Error {
         /// The process that uses it, if it is known.
         process: Option<u32>,
     },
+    /// The store cannot get another length. Nothing was changed.
+    #[error("cannot have {size_bytes} bytes: {reason}")]
+    Resize {
+        /// The length that was asked for.
+        size_bytes: u64,
+        /// The reason.
+        reason: ResizeRefusal,
+    },
     /// A page could not be compressed.
     #[error("page {page} could not be compressed")]
     Compress {
@@ -88,6 +96,39 @@ pub enum Error {
         /// The error of the system.
         source: io::Error,
     },
+}
+
+/// The reason why a store keeps its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResizeRefusal {
+    /// The length is 0, or not a multiple of 4096.
+    #[error("the size must be a multiple of 4096 above 0")]
+    PartialPage,
+    /// The store was created without room for that.
+    #[error("the store was made with room for {max_bytes} bytes")]
+    TooLarge {
+        /// The length to which it can grow.
+        max_bytes: u64,
+    },
+    /// A page beyond the new end has data.
+    #[error("page {page}, beyond the new end, has data; discard what lies there first")]
+    NotEmpty {
+        /// The last of these pages.
+        page: u64,
+    },
+    /// The archive beneath the store reaches beyond the new end.
+    #[error("the archive beneath it has {base_bytes} bytes")]
+    Base {
+        /// Length of the archive.
+        base_bytes: u64,
+    },
+    /// The store is being saved.
+    #[error("the store is being saved; try again afterwards")]
+    Snapshot,
+    /// A request that began before did not end in time.
+    #[error("a request is still at work; try again")]
+    Busy,
 }
 
 impl Error {

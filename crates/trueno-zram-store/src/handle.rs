@@ -5,6 +5,7 @@ use std::sync::Arc;
 use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec, PageData, PageKind, fill_page};
 
 use crate::error::{Error, Result};
+use crate::stats::RequestGuard;
 use crate::store::{Store, ThreadContext};
 use crate::table::entry::{PageForm, StoredPage, TableEntry, fill_word};
 use crate::write::{MAX_STAGED_PAGES, StagedPage};
@@ -126,6 +127,7 @@ impl StoreHandle {
     /// [`Error::OutOfRange`]; [`Error::CorruptPage`] or [`Error::CorruptEntry`] if another program wrote to the memory;
     /// [`Error::Base`] if the archive beneath the store is damaged. The contents of `bytes` are then unspecified.
     pub fn read_at(&mut self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let _request = self.enter_request();
         self.check_range(offset, bytes.len() as u64)?;
         let mut at = offset;
         let mut rest = bytes;
@@ -134,7 +136,7 @@ impl StoreHandle {
             let take = rest.len().min(PAGE_SIZE - within);
             let (part, after) = rest.split_at_mut(take);
             let done = match <&mut Page>::try_from(&mut *part) {
-                Ok(whole) => self.read_page(page, whole),
+                Ok(whole) => self.read_existing(page, whole),
                 Err(_) => self.read_part(page, within, part),
             };
             done.inspect_err(|_| self.context.counters.failed_reads.add(1))?;
@@ -162,6 +164,7 @@ impl StoreHandle {
     /// # Errors
     /// [`Error::OutOfRange`]; [`Error::CorruptEntry`].
     pub fn discard(&mut self, offset: u64, len_bytes: u64) -> Result<()> {
+        let _request = self.enter_request();
         self.check_range(offset, len_bytes)?;
         let page_size = PAGE_SIZE as u64;
         for page in offset.div_ceil(page_size)..(offset + len_bytes) / page_size {
@@ -188,7 +191,13 @@ impl StoreHandle {
     /// # Errors
     /// As for [`read_at`](Self::read_at).
     pub fn read_page(&mut self, number: u64, page: &mut Page) -> Result<()> {
+        let _request = self.enter_request();
         self.check_page(number)?;
+        self.read_existing(number, page)
+    }
+
+    /// Reads a page that exists. The caller has entered a request.
+    fn read_existing(&mut self, number: u64, page: &mut Page) -> Result<()> {
         self.context.counters.pages_read.add(1);
         let corrupt = |defect| Error::CorruptEntry { page: number, defect };
         // A page without a slot is all in its entry, which is one load. Locked or not, the entry is valid.
@@ -219,7 +228,7 @@ impl StoreHandle {
 
     fn read_part(&mut self, number: u64, within: usize, part: &mut [u8]) -> Result<()> {
         let mut page = [0; PAGE_SIZE];
-        self.read_page(number, &mut page)?;
+        self.read_existing(number, &mut page)?;
         part.copy_from_slice(&page[within..within + part.len()]);
         Ok(())
     }
@@ -233,6 +242,11 @@ impl StoreHandle {
         }
         let guard = self.store.table.lock(number);
         self.store.replace(number, guard, entry, &self.context)
+    }
+
+    /// Enters a request: the store does not become shorter than the checks below find it until the guard is dropped.
+    pub(crate) fn enter_request(&self) -> RequestGuard {
+        self.context.counters.enter_request(self.store.table.pages_word())
     }
 
     pub(crate) fn check_range(&self, offset: u64, len_bytes: u64) -> Result<()> {

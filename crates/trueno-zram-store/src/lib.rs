@@ -31,6 +31,12 @@
 //! [`Store::with_base`] puts a store on top of a page archive: pages that were never written are read from there. So a disk image
 //! can be used and changed straight from its archive.
 //!
+//! # Length
+//!
+//! [`Store::resize`] changes the length while requests go on. The table and the slabs have addresses for
+//! [`StoreOptions::max_size_bytes`] from the start, which take no memory until they are used. A request either sees the new length, or
+//! is waited for before pages are cut off, so that no write can reach them afterwards.
+//!
 //! # Surviving the process
 //!
 //! Table and slabs lie in memfds. While another process holds them, a new process can [`Store::attach`] after the first was
@@ -46,6 +52,8 @@ mod load;
 mod maintenance;
 mod mapping;
 mod options;
+mod request_gate;
+mod resize;
 mod save;
 mod slots;
 mod snapshot;
@@ -54,12 +62,12 @@ mod store;
 mod table;
 mod write;
 
-pub use error::{Error, Result};
+pub use error::{Error, ResizeRefusal, Result};
 pub use handle::{StoreHandle, ZeroPages};
 pub use maintenance::{Compaction, Maintenance, MaintenanceOptions, RecompressOptions, Recompression};
 pub use options::StoreOptions;
 pub use snapshot::{Snapshot, SnapshotPart};
-pub use stats::{IoStat, MmStat, StoreStats};
+pub use stats::{IoStat, MmStat, RecompressProgress, StoreStats};
 pub use store::{PageState, Store};
 pub use write::MAX_UNDIVIDED_WRITE_BYTES;
 

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::slice;
@@ -18,6 +19,9 @@ pub(crate) const WORD_BYTES: usize = size_of::<AtomicU64>();
 
 /// Bytes per half word.
 pub(crate) const HALF_WORD_BYTES: usize = size_of::<AtomicU32>();
+
+/// The pages of the system, in bytes.
+pub(crate) const SYSTEM_PAGE_BYTES: usize = 4096;
 
 /// Bytes that the processor fetches together.
 pub(crate) const CACHE_LINE_BYTES: usize = 64;
@@ -107,12 +111,18 @@ impl MemfdMapping {
         Ok(rustix::fs::fallocate(&self.file, flags, at_bytes as u64, len_bytes as u64)?)
     }
 
-    /// Takes memory for the whole mapping and keeps it from being swapped out.
-    pub(crate) fn populate_and_lock(&self) -> io::Result<()> {
-        let (start, len_bytes) = (self.start.as_ptr().cast(), self.len_bytes());
-        // SAFETY: the range is the mapping; populating it changes no contents.
+    /// Takes memory for a range of bytes and keeps it from being swapped out, with the rest of the system's pages at its ends.
+    pub(crate) fn populate_and_lock(&self, bytes: Range<usize>) -> io::Result<()> {
+        let first = bytes.start / SYSTEM_PAGE_BYTES * SYSTEM_PAGE_BYTES;
+        let len_bytes = bytes.end.min(self.len_bytes()).saturating_sub(first);
+        if len_bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the first byte lies within the mapping.
+        let start = unsafe { self.start.as_ptr().cast::<u8>().add(first) }.cast();
+        // SAFETY: the range lies within the mapping, whose last page it may end in; populating it changes no contents.
         unsafe { rustix::mm::madvise(start, len_bytes, Advice::LinuxPopulateWrite) }?;
-        // SAFETY: the range is the mapping; locking it changes no contents.
+        // SAFETY: the range lies within the mapping; locking it changes no contents.
         Ok(unsafe { rustix::mm::mlock(start, len_bytes) }?)
     }
 }

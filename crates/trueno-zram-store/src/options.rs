@@ -27,6 +27,9 @@ pub(crate) const NO_LIMIT: u64 = u64::MAX;
 pub struct StoreOptions {
     /// Length of the store in bytes: a multiple of 4096, at most 16 TiB.
     pub size_bytes: u64,
+    /// The length up to which the store can [grow](crate::Store::resize); `None` for its length. Room for growth takes addresses, and no
+    /// memory until it is used.
+    pub max_size_bytes: Option<u64>,
     /// The most memory that compressed pages may take. Without a limit there is room for pages that do not shrink.
     pub limit_bytes: Option<u64>,
     /// The algorithm that compresses pages when they are written.
@@ -44,7 +47,13 @@ impl StoreOptions {
     /// ```
     #[must_use]
     pub fn new(size_bytes: u64) -> Self {
-        Self { size_bytes, limit_bytes: None, algorithm: Algorithm::Lz4, locked: false }
+        Self { size_bytes, max_size_bytes: None, limit_bytes: None, algorithm: Algorithm::Lz4, locked: false }
+    }
+
+    /// Sets the length up to which the store can grow. One that is less than the length counts as the length.
+    #[must_use]
+    pub fn with_max_size_bytes(self, max_size_bytes: impl Into<Option<u64>>) -> Self {
+        Self { max_size_bytes: max_size_bytes.into(), ..self }
     }
 
     /// Sets the most memory that compressed pages may take, or removes the limit with `None`.
@@ -94,19 +103,14 @@ impl StoreOptions {
             return Err(Error::Options(message));
         }
         let slab = SLAB_BYTES as u64;
-        let (classes, raw_slab_bytes) = (PARTIAL_SLABS_BYTES, raw_slab_bytes(pages));
         let limit_bytes = self.limit_bytes.unwrap_or(NO_LIMIT);
         let residency = if self.locked { Residency::Locked } else { Residency::OnDemand };
-        let slabs = match residency {
-            Residency::Locked => limit_bytes.min(raw_slab_bytes + classes) / slab,
-            // Twice the need, since slabs are not full before compaction. Unused slabs take no memory.
-            Residency::OnDemand => (limit_bytes.min(2 * raw_slab_bytes) + classes) / slab,
-        };
+        let slabs = slab_count(pages, limit_bytes, residency);
         if slabs == 0 {
             return Err(Error::Options(format!("a limit of {limit_bytes} bytes is less than one slab of {slab}")));
         }
-        let most = MAX_UNITS * UNIT_BYTES as u64;
-        if slabs > most / slab {
+        let most = MAX_SLABS * slab;
+        if slabs > MAX_SLABS {
             let needed = slabs.saturating_mul(slab);
             return Err(Error::Options(format!(
                 "the store needs {needed} bytes of slots, more than the {most} that it can address; give a lower limit or size"
@@ -115,6 +119,41 @@ impl StoreOptions {
         Ok(TableHeader { pages, slabs, limit_bytes, algorithm: self.algorithm, residency })
     }
 }
+
+/// The pages and slabs that there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    pub(crate) pages: u64,
+    pub(crate) slabs: u64,
+}
+
+impl StoreOptions {
+    /// Returns the room for growth, at least that of `header`. The options are those of `header`.
+    pub(crate) fn room(&self, header: &TableHeader) -> Result<Room> {
+        let max_size_bytes = self.max_size_bytes.unwrap_or(0).max(self.size_bytes);
+        if !max_size_bytes.is_multiple_of(PAGE_SIZE as u64) || max_size_bytes / PAGE_SIZE as u64 > MAX_PAGES {
+            let message = format!("the size to grow to must be a multiple of 4096 up to 16 TiB, not {max_size_bytes}");
+            return Err(Error::Options(message));
+        }
+        let pages = max_size_bytes / PAGE_SIZE as u64;
+        let slabs = slab_count(pages, header.limit_bytes, header.residency).clamp(header.slabs, MAX_SLABS);
+        Ok(Room { pages, slabs })
+    }
+}
+
+/// Returns the number of slabs of a store of this length.
+pub(crate) fn slab_count(pages: u64, limit_bytes: u64, residency: Residency) -> u64 {
+    let (classes, raw_slab_bytes) = (PARTIAL_SLABS_BYTES, raw_slab_bytes(pages));
+    let bytes = match residency {
+        Residency::Locked => limit_bytes.min(raw_slab_bytes + classes),
+        // Twice the need, since slabs are not full before compaction. Unused slabs take no memory.
+        Residency::OnDemand => limit_bytes.min(2 * raw_slab_bytes) + classes,
+    };
+    bytes / SLAB_BYTES as u64
+}
+
+/// The most slabs: entries of the table can address no more.
+const MAX_SLABS: u64 = MAX_UNITS * UNIT_BYTES as u64 / SLAB_BYTES as u64;
 
 /// One slab per class, which may be nearly empty.
 const PARTIAL_SLABS_BYTES: u64 = (CLASS_COUNT * SLAB_BYTES) as u64;

@@ -42,10 +42,11 @@ impl Store {
             Algorithm::Zstd { .. } => (Format::Zstd, PageKind::Zstd),
             Algorithm::Lz4 | Algorithm::None => (Format::Lz4, PageKind::Lz4),
         };
+        // From here on, the store keeps its length.
+        let mut snapshot = self.snapshot()?;
         let content_len = Some(self.size_bytes());
         let options = WriteOptions::default().with_format(format).with_content_len(content_len);
         let mut archive = ArchiveWriter::new(out, options)?;
-        let mut snapshot = self.snapshot()?;
         let mut base = BasePages { store: self, pages: Vec::new(), batch: CompressedBatch::new() };
         let mut at = 0;
         while let Some(part) = snapshot.read(BATCH_PAGES)? {

@@ -1,12 +1,13 @@
 //! Statistics: counters per thread, and their sums in zram's fields.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use trueno_zram_core::{PAGE_SIZE, PageKind};
 
+use crate::request_gate;
 use crate::table::entry::PageForm;
 
 /// The statistics of a store: zram's `mm_stat` and `io_stat`, and more.
@@ -17,6 +18,9 @@ use crate::table::entry::PageForm;
 pub struct StoreStats {
     /// Length of the store in bytes.
     pub size_bytes: u64,
+    /// The length to which the store can grow.
+    #[serde(default)]
+    pub max_size_bytes: u64,
     /// The table, in bytes.
     pub table_bytes: u64,
     /// Memory, in the order of `/sys/block/zramN/mm_stat`.
@@ -31,6 +35,62 @@ pub struct StoreStats {
     pub pages_recompressed: u64,
     /// Compressed bytes that recompression has saved.
     pub recompressed_bytes_saved: u64,
+    /// The progress of recompression.
+    #[serde(default)]
+    pub recompress: RecompressProgress,
+}
+
+/// The progress of recompression: it goes through all pages again and again, with pauses.
+///
+/// ```
+/// assert!(!trueno_zram_store::RecompressProgress::default().running);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct RecompressProgress {
+    /// A pass is under way.
+    pub running: bool,
+    /// Pages that the present pass, or else the last one, has passed.
+    pub pages_passed: u64,
+    /// Passes that have ended.
+    pub passes: u64,
+    /// Idle pages that were compressed again, whether they became shorter or not.
+    pub pages_tried: u64,
+}
+
+/// The progress of recompression, which one thread at a time changes.
+#[derive(Debug, Default)]
+pub(crate) struct ProgressCounters {
+    running: AtomicBool,
+    pages_passed: AtomicU64,
+    passes: AtomicU64,
+    pages_tried: AtomicU64,
+}
+
+impl ProgressCounters {
+    pub(crate) fn start(&self) {
+        self.pages_passed.store(0, Relaxed);
+        self.running.store(true, Relaxed);
+    }
+
+    pub(crate) fn pass(&self, pages_passed: u64, pages_tried: u64) {
+        self.pages_passed.store(pages_passed, Relaxed);
+        self.pages_tried.fetch_add(pages_tried, Relaxed);
+    }
+
+    pub(crate) fn end(&self) {
+        self.running.store(false, Relaxed);
+        self.passes.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> RecompressProgress {
+        RecompressProgress {
+            running: self.running.load(Relaxed),
+            pages_passed: self.pages_passed.load(Relaxed),
+            passes: self.passes.load(Relaxed),
+            pages_tried: self.pages_tried.load(Relaxed),
+        }
+    }
 }
 
 /// The fields of zram's `mm_stat`, in its order. Displays as that file's line.
@@ -133,6 +193,18 @@ pub(crate) struct ThreadCounters {
     pub(crate) failed_writes: Counter,
     pub(crate) invalid_io: Counter,
     pub(crate) notify_free: Counter,
+    /// The request that the thread is in, for [`request_gate`].
+    request: AtomicU64,
+}
+
+/// A request that a thread is in, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct RequestGuard(Arc<ThreadCounters>);
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        request_gate::leave(&self.0.request);
+    }
 }
 
 /// A number that one thread changes and others read.
@@ -151,6 +223,17 @@ impl Counter {
 }
 
 impl ThreadCounters {
+    /// Enters a request. The number of pages does not become less than `pages` now has until the guard is dropped.
+    pub(crate) fn enter_request(self: &Arc<Self>, pages: &AtomicU64) -> RequestGuard {
+        request_gate::enter(&self.request, pages);
+        RequestGuard(Arc::clone(self))
+    }
+
+    /// Returns the number of the request that the thread is in, if it is in one.
+    pub(crate) fn current_request(&self) -> Option<u64> {
+        request_gate::current(&self.request)
+    }
+
     /// Counts a page that the table now has in this form.
     pub(crate) fn count_added(&self, form: PageForm) {
         self.add_pages_of_form(form, 1);
@@ -192,6 +275,12 @@ impl AllCounters {
             threads.len() - 1
         });
         Arc::clone(&threads[index])
+    }
+
+    /// Returns the requests that threads are in, with the counters of these threads.
+    pub(crate) fn current_requests(&self) -> Vec<(Arc<ThreadCounters>, u64)> {
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.iter().filter_map(|thread| Some((Arc::clone(thread), thread.current_request()?))).collect()
     }
 
     /// Returns statistics with the fields that come from counters. The store adds the rest.

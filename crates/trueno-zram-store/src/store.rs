@@ -13,10 +13,10 @@ use crate::slots::allocator::{Residency, SlotAllocator};
 use crate::slots::geometry::SLAB_BYTES;
 use crate::slots::spare_slots::Stripe;
 use crate::snapshot::retained::RetainedPages;
-use crate::stats::{AllCounters, StoreStats, ThreadCounters};
-use crate::table::PageTable;
+use crate::stats::{AllCounters, ProgressCounters, StoreStats, ThreadCounters};
 use crate::table::entry::{PageForm, StoredPage, TableEntry};
 use crate::table::lock::EntryGuard;
+use crate::table::{PageTable, table_bytes};
 
 /// The state of a page, from its table entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,9 @@ pub struct Store {
     pub(crate) retained: RetainedPages,
     /// Locked while a snapshot is read.
     pub(crate) snapshot_lock: Mutex<()>,
+    pub(crate) recompress_progress: ProgressCounters,
+    /// Locked while the length changes.
+    pub(crate) resize_lock: Mutex<()>,
     /// Locked during compaction and recompression.
     pub(crate) maintenance_lock: Mutex<()>,
 }
@@ -85,12 +88,13 @@ impl Store {
     pub fn create(options: &StoreOptions) -> Result<Self> {
         PageCodec::new(options.algorithm)?;
         let header = options.header()?;
-        let slab_bytes = usize::try_from(header.slabs).ok().and_then(|slabs| slabs.checked_mul(SLAB_BYTES));
+        let room = options.room(&header)?;
+        let slab_bytes = usize::try_from(room.slabs).ok().and_then(|slabs| slabs.checked_mul(SLAB_BYTES));
         let slab_bytes = slab_bytes.ok_or_else(|| Error::Options("the store is too large".to_owned()))?;
-        let table = PageTable::create(header)?;
+        let table = PageTable::create(header, room.pages)?;
         let mapping = MemfdMapping::create("trueno-zram-slabs", slab_bytes);
         let mapping = mapping.map_err(Error::system("the slabs could not be created"))?;
-        let slots = SlotAllocator::new(mapping, header.limit_bytes, header.residency);
+        let slots = SlotAllocator::new(mapping, header.slabs, header.limit_bytes, header.residency);
         Ok(Self::new(table, slots.map_err(Error::system("memory could not be locked"))?))
     }
 
@@ -116,11 +120,13 @@ impl Store {
         let table = PageTable::open(table)?;
         let header = table.header();
         let slabs = MemfdMapping::open(slabs).map_err(|error| Error::Attach(format!("the slabs: {error}")))?;
-        if header.slabs.checked_mul(SLAB_BYTES as u64) != Some(slabs.len_bytes() as u64) {
+        let slab_bytes = header.slabs.checked_mul(SLAB_BYTES as u64);
+        if header.slabs == 0 || slab_bytes.is_none_or(|bytes| bytes > slabs.len_bytes() as u64) {
             return Err(Error::Attach("the slabs are not those of this table".to_owned()));
         }
         PageCodec::new(header.algorithm)?;
-        let slots = SlotAllocator::rebuild(slabs, header.limit_bytes, header.residency, table.stored())?;
+        let pages = table.stored();
+        let slots = SlotAllocator::rebuild(slabs, header.slabs, header.limit_bytes, header.residency, pages)?;
         let store = Self::new(table, slots);
         let counters = store.counters.register();
         for page in store.table.forms() {
@@ -130,14 +136,16 @@ impl Store {
     }
 
     fn new(table: PageTable, slots: SlotAllocator) -> Self {
-        let pages = table.header().pages;
+        let max_pages = table.max_pages();
         Self {
             table,
             slots,
             base: None,
             counters: AllCounters::default(),
-            retained: RetainedPages::new(pages),
+            retained: RetainedPages::new(max_pages),
             snapshot_lock: Mutex::new(()),
+            recompress_progress: ProgressCounters::default(),
+            resize_lock: Mutex::new(()),
             maintenance_lock: Mutex::new(()),
         }
     }
@@ -178,7 +186,7 @@ impl Store {
     /// ```
     #[must_use]
     pub fn page_count(&self) -> u64 {
-        self.table.header().pages
+        self.table.pages()
     }
 
     /// Returns the algorithm that compresses pages when they are written.
@@ -219,7 +227,9 @@ impl Store {
         let mut stats = self.counters.sum();
         let budget = self.slots.budget();
         stats.size_bytes = self.size_bytes();
-        stats.table_bytes = self.table.mapping().len_bytes() as u64;
+        stats.table_bytes = table_bytes(self.page_count()).map_or(0, |bytes| bytes as u64);
+        stats.max_size_bytes = self.max_size_bytes();
+        stats.recompress = self.recompress_progress.get();
         stats.mm.mem_used_total = budget.held();
         stats.mm.mem_used_max = budget.peak();
         stats.mm.mem_limit = Some(budget.limit()).filter(|limit| *limit != NO_LIMIT).unwrap_or(0);
@@ -256,11 +266,16 @@ impl Store {
     /// ```
     #[must_use]
     pub fn page_state(&self, page: u64) -> Option<PageState> {
-        (page < self.page_count()).then(|| match self.table.load(page).form() {
+        (page < self.page_count()).then(|| self.state_of(page))
+    }
+
+    /// Returns the state of a page that there is room for.
+    pub(crate) fn state_of(&self, page: u64) -> PageState {
+        match self.table.load(page).form() {
             Ok(PageForm::Empty) if self.hole_is_zero(page) => PageState::Hole,
             Ok(PageForm::Fill([0, 0, 0, 0])) => PageState::Zero,
             Ok(PageForm::Empty | PageForm::Fill(_) | PageForm::Stored(_)) | Err(_) => PageState::Data,
-        })
+        }
     }
 
     /// Makes every page one tick older. Reading or writing a page resets its age.

@@ -84,6 +84,7 @@ impl StoreHandle {
     /// [`Error::CorruptEntry`] or [`Error::Base`] as for reading. A corrupt entry can be found after other pages were
     /// written.
     pub fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let _request = self.enter_request();
         self.check_range(offset, bytes.len() as u64)?;
         let (mut at, mut rest) = (offset, bytes);
         while !rest.is_empty() {
@@ -120,6 +121,7 @@ impl StoreHandle {
     /// As for [`write_at`](Self::write_at).
     pub fn write_zeroes(&mut self, offset: u64, len_bytes: u64, pages: ZeroPages) -> Result<()> {
         const ZEROS: Page = [0; PAGE_SIZE];
+        let _request = self.enter_request();
         self.check_range(offset, len_bytes)?;
         let range = PageRange::new(offset, len_bytes);
         let patches = range.patches(&ZEROS[..range.head_bytes], &ZEROS[..range.tail_bytes]);
@@ -148,6 +150,7 @@ impl StoreHandle {
     /// # Errors
     /// As for [`write_at`](Self::write_at).
     pub fn write_page(&mut self, number: u64, page: &Page) -> Result<()> {
+        let _request = self.enter_request();
         self.check_page(number)?;
         self.write_pages(std::iter::once((number, page)), [None, None])
     }

@@ -7,14 +7,33 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use clap::CommandFactory;
 
-use crate::args::Cli;
+use crate::args::{
+    Cli,
+    parse_errors::{LineForm, nearest},
+};
 use crate::failure::Failure;
 use crate::files;
 
 /// Long options that take their value from the next argument, and the letters of short ones.
-const WITH_VALUE: [&str; 7] =
-    ["--threads", "--backend", "--output", "--output-dir", "--level", "--algorithm", "--base"];
-const LETTERS_WITH_VALUE: &[u8] = b"To";
+const WITH_VALUE: [&str; 12] = [
+    "--threads",
+    "--backend",
+    "--output",
+    "--output-dir",
+    "--output-dir-flat",
+    "--level",
+    "--algorithm",
+    "--format",
+    "--base",
+    // Of zstd: they are refused, by their own names.
+    "--output-dir-mirror",
+    "--filelist",
+    "--patch-from",
+];
+const LETTERS_WITH_VALUE: &[u8] = b"ToD";
+
+/// Stands for `inspect --list`.
+const LIST: &str = "list";
 
 /// Returns the command that a short option stands for.
 fn command_of_letter(letter: u8) -> Option<&'static str> {
@@ -22,6 +41,7 @@ fn command_of_letter(letter: u8) -> Option<&'static str> {
         b'z' => Some("compress"),
         b'd' => Some("decompress"),
         b't' => Some("test"),
+        b'l' => Some(LIST),
         _ => None,
     }
 }
@@ -32,41 +52,75 @@ fn command_of_long(option: &[u8]) -> Option<&'static str> {
         b"--compress" => Some("compress"),
         b"--decompress" | b"--uncompress" => Some("decompress"),
         b"--test" => Some("test"),
-        b"--list" => Some("inspect"),
+        b"--list" => Some(LIST),
         _ => None,
     }
 }
 
 /// Returns the arguments with the command that they stand for, if they name none.
-pub(crate) fn with_command(args: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
-    let is_command = |name: &OsStr| {
-        let commands = Cli::command();
-        name == "help" || commands.get_subcommands().any(|command| name == command.get_name())
+pub(crate) fn with_command(args: Vec<OsString>) -> Result<(Vec<OsString>, LineForm), Failure> {
+    let commands = Cli::command();
+    let names = || commands.get_subcommands().map(clap::Command::get_name).chain(["help"]);
+    let Some(line) = CompatLine::read(&args, |name| names().any(|command| name == command)) else {
+        return Ok((args, LineForm::Command));
     };
-    let Some(line) = CompatLine::read(&args, is_command) else { return Ok(args) };
     let command = match (line.command, &line.first) {
         (Some(command), _) => command,
-        (None, _) if line.asks_for_help => return Ok(args),
+        (None, _) if line.asks_for_help => return Ok((args, LineForm::Command)),
         (None, Some(file)) if file == "-" => "compress",
         (None, Some(file)) if fs::symlink_metadata(file).is_ok() => {
             // As lz4 does.
             if files::has_suffix(file.as_bytes()) { "decompress" } else { "compress" }
         }
         (None, Some(file)) => {
-            let file = file.display();
-            return Err(Failure::usage(format!("{file}: no such command or file; see trueno-zram --help")));
+            let way_out = match nearest(&file.to_string_lossy(), names()) {
+                Some(name) => format!("did you mean `{name}`?"),
+                None => "see trueno-zram --help".to_owned(),
+            };
+            return Err(Failure::usage(format!("{}: no such command or file; {way_out}", file.display())));
         }
-        (None, None) if io::stdin().is_terminal() => return Ok(args),
+        (None, None) if io::stdin().is_terminal() => return Ok((args, LineForm::Command)),
         (None, None) => "compress",
     };
     let mut rest = line.rest;
-    if matches!(command, "test" | "inspect") {
-        // Nothing is written, so these change nothing.
-        rest.retain(|arg| !["-c", "-k", "-f", "--stdout", "--keep", "--force"].iter().any(|option| arg == option));
-    }
-    let mut result = vec![args.into_iter().next().unwrap_or_default(), command.into()];
+    // Options that lz4 and zstd take with any command, where they change nothing.
+    let changes_nothing = |arg: &OsString| match command {
+        "compress" => false,
+        "decompress" => sets_compression(arg),
+        _ => {
+            sets_compression(arg)
+                || ["-c", "-k", "-f", "--stdout", "--keep", "--force"].iter().any(|option| arg == option)
+        }
+    };
+    let dashes = rest.iter().position(|arg| arg == "--").unwrap_or(rest.len());
+    let files = rest.split_off(dashes);
+    rest.retain(|arg| !changes_nothing(arg));
+    rest.extend(files);
+    let mut result = vec![args.into_iter().next().unwrap_or_default()];
+    result.extend(if command == LIST { vec!["inspect".into(), "--list".into()] } else { vec![command.into()] });
     result.append(&mut rest);
-    Ok(result)
+    Ok((result, LineForm::Compat))
+}
+
+/// Returns `true` for an option that sets the format or the level and is one argument.
+pub(crate) fn sets_compression(arg: &OsStr) -> bool {
+    let bytes = arg.as_bytes();
+    let is_level =
+        bytes.strip_prefix(b"-").is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit));
+    let with_value = [&b"--fast="[..], b"--level=", b"--algorithm=", b"--format="];
+    is_level
+        || ["--zstd", "--best", "--ultra", "--fast"].iter().any(|option| arg == *option)
+        || with_value.iter().any(|option| bytes.starts_with(option))
+}
+
+/// Returns the first argument that is not an option: the command, in a line that names one.
+pub(crate) fn named_command(args: &[OsString]) -> Option<String> {
+    // The values of options before the command are none of its names.
+    let mut words = args.iter().skip(1).filter(|arg| !arg.as_bytes().starts_with(b"-"));
+    words.find_map(|arg| {
+        let name = arg.to_str()?;
+        Cli::command().find_subcommand(name).map(|_| name.to_owned())
+    })
 }
 
 /// Returns the arguments with levels spelled out for `compress`: `-9` is `--level=9`.
@@ -171,7 +225,7 @@ mod tests {
 
     fn given(line: &str) -> String {
         let args = line.split(' ').map(OsString::from).collect();
-        let result = with_command(args).unwrap();
+        let (result, _) = with_command(args).unwrap();
         result.iter().map(|arg| arg.to_str().unwrap()).collect::<Vec<_>>().join(" ")
     }
 
@@ -187,7 +241,12 @@ mod tests {
             ("x -tf test", "x test test"),
             ("x -z -9 a", "x compress -9 a"),
             ("x -z19f a", "x compress -19 -f a"),
-            ("x --list a.lz4", "x inspect a.lz4"),
+            ("x --list a.lz4", "x inspect --list a.lz4"),
+            ("x -lv a.lz4", "x inspect --list -v a.lz4"),
+            ("x -r9 --zstd /dev/null", "x compress -r -9 --zstd /dev/null"),
+            // As tar passes the options of `-I "trueno-zram -9 --zstd"` on.
+            ("x -9 --zstd -d", "x decompress"),
+            ("x -t --fast=3 --ultra -- --best", "x test -- --best"),
             ("x -q -", "x compress -q -"),
             ("x -f /dev/null", "x compress -f /dev/null"),
             ("x -d -- -c", "x decompress -- -c"),

@@ -2,6 +2,7 @@
 
 pub(crate) mod compression;
 pub(crate) mod lz4_compat;
+pub(crate) mod parse_errors;
 pub(crate) mod ranges;
 pub(crate) mod verify;
 pub(crate) mod version;
@@ -20,12 +21,16 @@ use crate::commands::{
 use crate::print::stopwatch::Stopwatch;
 
 /// The two forms of a command line, aligned as `--help` prints them.
-const USAGE: &str = "trueno-zram [OPTIONS] <COMMAND>\n       trueno-zram [-d|-t] [FILE]...";
+const USAGE: &str = "trueno-zram [OPTIONS] <COMMAND>\n       trueno-zram [-d|-t|-l] [FILE]...";
+
+/// The form without a command.
+pub(crate) const COMPAT_USAGE: &str = "trueno-zram [-d|-t|-l] [OPTIONS] [FILE]...";
 
 /// Compress memory images into standard .lz4 and .zst files: fast, seekable, safe.
 ///
 /// Without a command, `trueno-zram` works like lz4: it compresses the FILEs it is given, or standard input; -d
-/// decompresses, and so does a FILE that ends in .lz4 or .zst; -t tests, --list inspects, -1 to -9 set the level. So `tar -I trueno-zram -cf` and `-xf` work.
+/// decompresses, and so does a FILE that ends in .lz4 or .zst; -t tests, -l lists, -1 to -9 set the level, --zstd makes
+/// .zst files, -r takes the files in directories. So `tar -I trueno-zram -cf` and `-xf` work.
 #[derive(Debug, Parser)]
 #[command(name = "trueno-zram", version, propagate_version = true, arg_required_else_help = true)]
 #[command(override_usage = USAGE)]
@@ -41,7 +46,7 @@ pub(crate) struct Cli {
 #[command(next_help_heading = "Options of all commands")]
 pub(crate) struct Global {
     /// Print no progress or summaries.
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    #[arg(short, long, global = true, conflicts_with = "verbose", overrides_with = "quiet")]
     pub(crate) quiet: bool,
     /// Print more: the back end that was chosen and why, times, figures. Twice: the time of all threads per stage.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
@@ -130,6 +135,7 @@ pub(crate) enum Command {
     Stat(control::StatArgs),
     Save(control::SaveArgs),
     Load(control::LoadArgs),
+    Resize(control::ResizeArgs),
     Restore(restore::Args),
     Criu(criu::Args),
     Completions(completions::Args),

@@ -15,6 +15,7 @@ use crate::failure::Failure;
 use crate::files::{
     self, FileArgs,
     delta::{self, CheckBase, OpenBase},
+    folders::Wanted,
 };
 use crate::print::{
     messages,
@@ -24,7 +25,7 @@ use crate::print::{
 };
 
 /// Arguments of `compress`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     files: FileArgs,
@@ -76,6 +77,8 @@ const MAX_HASHED_PAGES: u64 = 1 << 26;
 
 /// Runs `trueno-zram compress`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    let Some(files) = args.files.expand(Wanted::Plain, global)? else { return Ok(ExitCode::SUCCESS) };
+    let args = &Args { files, ..args.clone() };
     args.files.check(global)?;
     args.files.check_targets(|input| Ok(args.output_name(input)))?;
     let mut engine = Engine::compressing(global, args.compression)?;

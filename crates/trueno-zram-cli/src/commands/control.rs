@@ -1,30 +1,56 @@
-//! `trueno-zram stat`, `save` and `load`: requests to the control socket of a running `serve`.
+//! `trueno-zram stat`, `save`, `load` and `resize`: requests to the control socket of a running `serve`.
+
+mod table;
 
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde::Serialize;
-use trueno_zram_core::Algorithm;
-use trueno_zram_io::{ChainFile, FileId, Operation, Output, OutputOptions, OutputTarget};
+use trueno_zram_core::{Algorithm, PAGE_SIZE};
+use trueno_zram_io::{ChainFile, FileId, Operation, Output, OutputOptions, OutputTarget, os_text};
 use trueno_zram_serve::control::{ControlClient, ControlError, ExportStat, ServedFile};
 
+use trueno_zram_serve::registry::{Registry, ServerRecord};
+
 use crate::args::Global;
-use crate::failure::Failure;
+use crate::commands::serve::parse_size;
+use crate::failure::{Failure, FailureKind};
 use crate::files::{
     self,
     needed_files::{self, NeededFiles},
 };
-use crate::print::{json, printable::printable, quantity, report, stdout};
+use crate::print::{json, quantity, report, stdout};
 
 /// The name in a request for the only export that a server has.
 const ONLY_EXPORT: &str = "";
 
-/// Show what a running `serve` holds.
+/// The time for the statistics of one of many servers.
+const STAT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Show what a running `serve` holds, or which servers of this user run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatArgs {
+    /// The control socket of the server. Without it, all servers that this user has started are listed.
+    socket: Option<PathBuf>,
+    /// Print the statistics as OpenMetrics text.
+    #[arg(long, requires = "socket", conflicts_with = "json")]
+    metrics: bool,
+}
+
+/// Change the length of the device of a running `serve`.
+///
+/// It shrinks if all that is cut off reads as zeros, and grows up to the --max-size of the server. Clients see the new length when they
+/// connect again.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ResizeArgs {
     /// The control socket of the server.
     socket: PathBuf,
+    /// The new length, such as 16G.
+    #[arg(value_parser = parse_size)]
+    size: u64,
 }
 
 /// Save what a running `serve` holds to a page archive, as it is at this moment. Requests go on meanwhile.
@@ -57,6 +83,27 @@ struct StatReport {
     exports: Vec<ExportStat>,
 }
 
+/// The result of `stat` without a socket, for scripts.
+#[derive(Debug, Serialize)]
+struct ServersReport {
+    servers: Vec<ListedServer>,
+}
+
+/// A running server.
+#[derive(Debug, Serialize)]
+struct ListedServer {
+    #[serde(flatten)]
+    record: ServerRecord,
+    /// Its content, if it has a control socket and answers.
+    exports: Vec<ExportStat>,
+}
+
+/// The result of `resize`, for scripts.
+#[derive(Debug, Serialize)]
+struct ResizeReport {
+    size_bytes: u64,
+}
+
 /// The result of `save` or `load`, for scripts.
 #[derive(Debug, Serialize)]
 struct TransferReport<'a> {
@@ -68,12 +115,67 @@ struct TransferReport<'a> {
 
 /// Runs `stat`.
 pub(crate) fn stat(args: &StatArgs, global: &Global) -> Result<ExitCode, Failure> {
-    let exports = exports(&args.socket)?;
+    let Some(socket) = &args.socket else { return list_servers(global) };
+    if args.metrics {
+        let metrics = connect(socket)?.metrics().map_err(|error| Failure::at(socket.display(), error))?;
+        stdout::print_lines(&metrics)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let exports = exports(socket)?;
     if global.json {
         json::print(global, "stat", &StatReport { exports })?;
     } else {
-        stdout::print_lines(&table(&exports))?;
+        stdout::print_lines(&table::of_exports(&exports))?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Lists the servers that run. One that does not answer is listed without what it holds.
+fn list_servers(global: &Global) -> Result<ExitCode, Failure> {
+    let records = match Registry::folder_of_user() {
+        // Not made for the sake of a list.
+        Some(folder) if folder.symlink_metadata().is_ok() => {
+            let servers = Registry::open(&folder).and_then(|registry| registry.servers());
+            servers.map_err(|error| Failure::io(folder.display(), &error))?
+        }
+        _ => Vec::new(),
+    };
+    let listed = |record: ServerRecord| {
+        let exports = record.control.as_deref().map(|control| {
+            let client = ControlClient::connect(control).and_then(|client| client.with_timeout(STAT_TIMEOUT));
+            client.map_err(ControlError::from).and_then(ControlClient::stat)
+        });
+        ListedServer { record, exports: exports.and_then(Result::ok).unwrap_or_default() }
+    };
+    let servers: Vec<_> = records.into_iter().map(listed).collect();
+    if global.json {
+        json::print(global, "stat", &ServersReport { servers })?;
+    } else if servers.is_empty() {
+        report::say(global, "no server of this user runs; trueno-zram serve starts one");
+    } else {
+        stdout::print_lines(&table::of_servers(&servers))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `resize`.
+pub(crate) fn resize(args: &ResizeArgs, global: &Global) -> Result<ExitCode, Failure> {
+    let size_bytes = args.size.checked_next_multiple_of(PAGE_SIZE as u64).unwrap_or(args.size);
+    let max_bytes = exports(&args.socket)?.first().map_or(u64::MAX, |export| export.stats.max_size_bytes);
+    if size_bytes > max_bytes {
+        return Err(Failure::refused(
+            args.socket.display(),
+            format_args!("the server was started with room for {max_bytes} bytes; more needs a start with --max-size"),
+        ));
+    }
+    let resized = connect(&args.socket)?.resize(ONLY_EXPORT, size_bytes);
+    resized.map_err(|error| match error {
+        ControlError::Server(reason) => Failure::refused(args.socket.display(), reason),
+        error => Failure::at(args.socket.display(), error),
+    })?;
+    let size = quantity::bytes(size_bytes);
+    report::say(global, &format!("{}: {size} now; clients see it when they connect again", args.socket.display()));
+    json::print(global, "resize", &ResizeReport { size_bytes })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -113,7 +215,17 @@ pub(crate) fn load(args: &LoadArgs, global: &Global) -> Result<ExitCode, Failure
 }
 
 fn connect(socket: &Path) -> Result<ControlClient, Failure> {
-    ControlClient::connect(socket).map_err(|error| Failure::io(socket.display(), &error))
+    ControlClient::connect(socket).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Failure::new(
+            FailureKind::from(&error),
+            format_args!(
+                "{}: {}; no server listens there, and trueno-zram stat lists those that run",
+                socket.display(),
+                os_text(&error)
+            ),
+        ),
+        _ => Failure::io(socket.display(), &error),
+    })
 }
 
 /// Asks a server for its statistics.
@@ -136,32 +248,4 @@ fn check_served_files(socket: &Path, target: &OutputTarget, global: &Global) -> 
 fn algorithm_of(path: &Path) -> Algorithm {
     let is_zst = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("zst"));
     if is_zst { Algorithm::Zstd { level: 3 } } else { Algorithm::Lz4 }
-}
-
-/// The columns of zramctl, as far as they have a meaning here, and the ratio.
-fn table(exports: &[ExportStat]) -> String {
-    let mut rows =
-        vec![["NAME", "SIZE", "DATA", "COMPR", "TOTAL", "LIMIT", "RATIO", "SAME", "ALGORITHM"].map(str::to_owned)];
-    for export in exports {
-        let mm = &export.stats.mm;
-        let ratio = mm.orig_data_size as f64 / mm.mem_used_total.max(1) as f64;
-        rows.push([
-            printable(&export.name),
-            quantity::bytes(export.stats.size_bytes),
-            quantity::bytes(mm.orig_data_size),
-            quantity::bytes(mm.compr_data_size),
-            quantity::bytes(mm.mem_used_total),
-            if mm.mem_limit == 0 { "none".to_owned() } else { quantity::bytes(mm.mem_limit) },
-            if mm.mem_used_total == 0 { "-".to_owned() } else { format!("{ratio:.2}") },
-            quantity::count(mm.same_pages),
-            printable(&export.algorithm),
-        ]);
-    }
-    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..9).map(width).collect();
-    let line = |row: &[String; 9]| {
-        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        format!("{}\n", cells.join("  ").trim_end())
-    };
-    rows.iter().map(line).collect()
 }

@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::files::{
     self, FileArgs,
     delta::BasesArgs,
+    folders::Wanted,
     in_place,
     needed_files::{InputChains, NeededFiles},
     restore,
@@ -24,7 +25,7 @@ use crate::print::{
 };
 
 /// Arguments of `decompress`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(mut_arg("force", |force| force.help("Overwrite files and block devices")))]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -59,6 +60,8 @@ impl Args {
 
 /// Runs `trueno-zram decompress`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    let Some(files) = args.files.expand(Wanted::Compressed, global)? else { return Ok(ExitCode::SUCCESS) };
+    let args = &Args { files, ..args.clone() };
     args.files.check(global)?;
     args.files.check_targets(files::restored_name)?;
     let mut engine = Engine::choose(global)?;

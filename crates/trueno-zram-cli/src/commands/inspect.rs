@@ -15,12 +15,13 @@ use trueno_zram_core::{PAGE_SIZE, Page, PageKind};
 use trueno_zram_io::{ArchiveChain, Input};
 
 use crate::args::{Global, verify::VerifyPolicy};
-use crate::commands::inspect_delta::DeltaFindings;
+use crate::commands::{inspect_delta::DeltaFindings, list};
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files::{
     self,
     delta::BasesArgs,
+    folders::{FolderArgs, Wanted},
     needed_files::{self, NeededFiles},
     restore::{input_failure, pages_by_index},
 };
@@ -48,6 +49,11 @@ pub(crate) struct Args {
     verify: VerifyPolicy,
     #[command(flatten)]
     bases: BasesArgs,
+    #[command(flatten)]
+    folders: FolderArgs,
+    /// A line per compressed file, as `-l` of lz4, zstd and gzip.
+    #[arg(short, long, hide = true, conflicts_with_all = ["decode", "ranges"])]
+    list: bool,
 }
 
 const COMMAND: &str = "inspect";
@@ -80,10 +86,15 @@ impl FilePosition {
 
 /// Runs `trueno-zram inspect`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
-    needed_files::check_stdout(&args.files, global)?;
+    let wanted = if args.list { Wanted::Compressed } else { Wanted::Plain };
+    let Some(files) = args.folders.expand(&args.files, wanted, global)? else { return Ok(ExitCode::SUCCESS) };
+    needed_files::check_stdout(&files, global)?;
+    if args.list && !global.json {
+        return list::run(&files, &args.bases, global);
+    }
     let mut engine = Engine::choose(global)?;
     let mut position = FilePosition::First;
-    files::for_each(&args.files, COMMAND, global, |path| {
+    files::for_each(&files, COMMAND, global, |path| {
         inspect(path, args, global, &mut engine, std::mem::replace(&mut position, FilePosition::Later))
     })
 }

@@ -11,6 +11,7 @@ pub(crate) mod flatten;
 pub(crate) mod info;
 pub(crate) mod inspect;
 mod inspect_delta;
+mod list;
 pub(crate) mod man;
 pub(crate) mod restore;
 pub(crate) mod selftest;

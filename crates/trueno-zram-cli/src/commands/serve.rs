@@ -1,8 +1,11 @@
 //! `trueno-zram serve`.
 
 mod block_device;
+mod listing;
 mod memory;
+mod room;
 
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,6 +17,7 @@ use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, build_pool};
 use trueno_zram_io::{ArchiveChain, Input};
 use trueno_zram_serve::control::{ControlLimits, ControlServer, ServedStore};
 use trueno_zram_serve::keeper::{self, Claim, Keeper, KeeperError};
+use trueno_zram_serve::metrics::{MetricsLimits, MetricsServer};
 use trueno_zram_serve::nbd::{Exports, NbdLimits, NbdServer};
 use trueno_zram_serve::vhost_user::VhostUserServer;
 use trueno_zram_serve::{ArchiveExport, Endpoint, Export, ProvenPages, StoreExport};
@@ -48,8 +52,11 @@ pub(crate) struct Args {
     #[arg(long, requires = "archive")]
     overlay: bool,
     /// Length of the device, such as 8G or 512M. With --overlay, that of the archive unless it is longer.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, required_unless_present_any = ["keeper", "archive"])]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     size: Option<u64>,
+    /// The length to which `resize` can grow the device: eight times its length unless given. It takes no memory.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_size: Option<u64>,
     /// The most memory for compressed pages. Writes that do not fit get ENOSPC.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     limit: Option<u64>,
@@ -57,10 +64,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value_t = Algorithm::Lz4)]
     algorithm: Algorithm,
     /// Serve NBD on unix:PATH or tcp:HOST:PORT. TCP is for the loopback interface, unless --allow-remote is given.
-    #[arg(long, value_name = "ADDRESS", required_unless_present_any = ["keeper", "vhost_user", "ublk"])]
+    #[arg(long, value_name = "ADDRESS")]
     nbd: Vec<Endpoint>,
-    /// Serve NBD beyond the loopback interface. There is no TLS and no password: whoever reaches it reads and writes everything.
-    #[arg(long, requires = "nbd")]
+    /// Serve NBD and metrics beyond the loopback interface. There is no TLS and no password: whoever reaches NBD reads and writes
+    /// everything.
+    #[arg(long)]
     allow_remote: bool,
     /// Serve a virtio block device to virtual machines (vhost-user-blk) at this socket.
     #[arg(long, value_name = "PATH")]
@@ -78,9 +86,13 @@ pub(crate) struct Args {
     /// The name of the export. Clients that ask for no name get it as well.
     #[arg(long, value_name = "NAME", default_value = "ram")]
     name: String,
-    /// A unix socket for `stat`, `save` and `load`.
+    /// A unix socket for `stat`, `save`, `load` and `resize`.
     #[arg(long, value_name = "PATH")]
     control: Option<PathBuf>,
+    /// Serve statistics as OpenMetrics text over HTTP at this address, such as 127.0.0.1:9101, for Prometheus: GET /metrics. It is for
+    /// the loopback interface, unless --allow-remote is given.
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_address)]
+    metrics: Option<SocketAddr>,
     /// Load this archive, or any other .lz4 or .zst file, before serving, from the start of the device on. It must fit into --size.
     /// Not a delta: serve that, with --overlay. What a keeper has already is served instead, with a warning.
     #[arg(long, value_name = "FILE")]
@@ -112,6 +124,9 @@ struct Ready {
     size_bytes: u64,
     attached: bool,
     nbd: Vec<String>,
+    /// The address of the metrics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metrics: Option<SocketAddr>,
     /// The path of the block device.
     ublk: Option<String>,
 }
@@ -121,10 +136,23 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.keeper {
         return run_keeper(path, global);
     }
+    if args.size.is_none() && args.archive.is_none() {
+        return Err(Failure::usage("nothing to serve: give the device a length, --size SIZE, or name an ARCHIVE"));
+    }
+    if args.nbd.is_empty() && args.vhost_user.is_none() && !args.ublk {
+        return Err(Failure::usage(
+            "no client can reach the device: give --nbd unix:PATH or tcp:HOST:PORT, --vhost-user PATH or --ublk",
+        ));
+    }
     if let Some(endpoint) = args.nbd.iter().find(|endpoint| endpoint.is_remote() && !args.allow_remote) {
         return Err(Failure::usage(format!(
             "--nbd {endpoint} is beyond the loopback interface, and there is no TLS: whoever reaches it reads and writes \
              everything; --allow-remote serves it all the same"
+        )));
+    }
+    if let Some(address) = args.metrics.filter(|address| !args.allow_remote && Endpoint::Tcp(*address).is_remote()) {
+        return Err(Failure::usage(format!(
+            "--metrics {address} is beyond the loopback interface, and there is no password; --allow-remote serves it all the same"
         )));
     }
     if global.json {
@@ -174,11 +202,13 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 fn refuse_options_of_memory(args: &Args) -> Result<(), Failure> {
     let given = [
         ("--size", args.size.is_some()),
+        ("--max-size", args.max_size.is_some()),
         ("--limit", args.limit.is_some()),
         ("--lock", args.lock),
         ("--recompress", args.recompress.is_some()),
         ("--keep-in", args.keep_in.is_some()),
         ("--control", args.control.is_some()),
+        ("--metrics", args.metrics.is_some()),
     ];
     match given.iter().find(|(_, given)| *given) {
         None => Ok(()),
@@ -241,14 +271,25 @@ fn serve(args: &Args, global: &Global, served: ServedDevice) -> Result<ExitCode,
             Some(device)
         }
     };
-    let _control = match (&args.control, store) {
+    let _control = match (&args.control, &store) {
         (Some(path), Some(store)) => {
-            let server = ControlServer::start(path, vec![store], ControlLimits::default())
+            let server = ControlServer::start(path, vec![store.clone()], ControlLimits::default())
                 .map_err(|error| Failure::io(path.display(), &error))?;
             Some(server)
         }
         _ => None,
     };
+    let metrics = match (args.metrics, store) {
+        (Some(address), Some(store)) => {
+            let server = MetricsServer::start(address, vec![store], MetricsLimits::default());
+            Some(server.map_err(|error| Failure::io(address, &error))?)
+        }
+        _ => None,
+    };
+    let metrics_at = metrics.as_ref().and_then(|server| server.address().ok());
+    if let Some(address) = metrics_at {
+        report::say(global, &format!("metrics at http://{address}/metrics"));
+    }
     let block_device = if args.ublk { Some(BlockDevice::start(args, global, &export)?) } else { None };
     let addresses: Result<Vec<_>, _> = servers.iter().map(NbdServer::endpoint).collect();
     let addresses = addresses.map_err(|error| Failure::io("--nbd", &error))?;
@@ -257,9 +298,10 @@ fn serve(args: &Args, global: &Global, served: ServedDevice) -> Result<ExitCode,
     for address in &addresses {
         report::say(global, &format!("serving {size} as `{}` on {address}", args.name));
     }
-    let nbd = addresses.iter().map(ToString::to_string).collect();
-    let ready =
-        Ready { size_bytes: export.size_bytes(), attached, nbd, ublk: block_device.as_ref().map(BlockDevice::path) };
+    let nbd: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let ublk = block_device.as_ref().map(BlockDevice::path);
+    let _listed = listing::enter(args, &nbd, ublk.as_deref(), export.size_bytes(), global);
+    let ready = Ready { size_bytes: export.size_bytes(), attached, nbd, metrics: metrics_at, ublk };
     json::print(global, "serve", &ready)?;
     if let Some(device) = block_device {
         return Err(device.wait());
@@ -302,10 +344,13 @@ fn open_store(args: &Args, global: &Global, base_bytes: u64) -> Result<(Store, b
             }
             other => store_failed(other),
         })?;
-        if store.size_bytes() != size_bytes {
+        if store.size_bytes() < base_bytes {
             let held = store.size_bytes();
-            return Err(Failure::usage(format!("the store that is kept has {held} bytes, not {size_bytes}")));
+            return Err(Failure::usage(format!(
+                "the store that is kept has {held} bytes, less than the {base_bytes} of the archive"
+            )));
         }
+        room::say_kept(&store, size_bytes, args, global);
         if args.swap && !store.is_locked() {
             return Err(Failure::usage(
                 "the store that is kept is not locked in memory; --swap needs one made with --lock",
@@ -315,7 +360,11 @@ fn open_store(args: &Args, global: &Global, base_bytes: u64) -> Result<(Store, b
     }
     let options = store_options(args, size_bytes);
     memory::check(&options, global)?;
-    let store = Store::create(&options).map_err(store_failed)?;
+    let store = room::create_store(args, options)?;
+    if let Some(path) = &args.keep_in {
+        let (name, path) = (&args.name, path.display());
+        report::say(global, &format!("`{name}` is new; {path} keeps its content when this server ends"));
+    }
     match vacancy {
         Some((path, vacancy)) => vacancy.put(store.fds()).map_err(|error| keeper_failed(path, error))?,
         None => {
@@ -379,8 +428,14 @@ fn describe(error: &dyn std::error::Error) -> String {
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
+/// Parses an address with a port: `127.0.0.1:9101`, `localhost:9101`, `[::1]:9101`.
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let mut found = text.to_socket_addrs().map_err(|error| format!("{error}; write 127.0.0.1:9101"))?;
+    found.next().ok_or_else(|| "the name has no address".to_owned())
+}
+
 /// Parses a number of bytes above 0: `4096`, `512M`, `8G`.
-fn parse_size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     match parse_number(text)? {
         0 => Err("the size must not be 0".to_owned()),
         size => Ok(size),

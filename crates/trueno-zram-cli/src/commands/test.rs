@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::files::{
     self,
     delta::BasesArgs,
+    folders::{FolderArgs, Wanted},
     needed_files::{self, NeededFiles},
     restore,
 };
@@ -27,15 +28,20 @@ pub(crate) struct Args {
     files: Vec<PathBuf>,
     #[command(flatten)]
     bases: BasesArgs,
+    #[command(flatten)]
+    folders: FolderArgs,
 }
 
 /// Runs `trueno-zram test`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    let Some(files) = args.folders.expand(&args.files, Wanted::Compressed, global)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
     if global.json {
-        needed_files::check_stdout(&files::inputs(&args.files)?, global)?;
+        needed_files::check_stdout(&files::inputs(&files)?, global)?;
     }
     let mut engine = Engine::choose(global)?;
-    let done = files::for_each(&args.files, "test", global, |path| test(path, args, global, &mut engine));
+    let done = files::for_each(&files, "test", global, |path| test(path, args, global, &mut engine));
     report::say_engine(global, &engine);
     done
 }

@@ -1,6 +1,7 @@
 //! The files of a command: which there are, where their outputs go, and the loop over them.
 
 pub(crate) mod delta;
+pub(crate) mod folders;
 pub(crate) mod in_place;
 pub(crate) mod needed_files;
 pub(crate) mod restore;
@@ -17,6 +18,7 @@ use trueno_zram_io::{Input, OpenForWriting, OutputTarget, Refusal, ReservedInput
 
 use crate::args::Global;
 use crate::failure::{Failure, FailureKind};
+use crate::files::folders::{FolderArgs, Wanted};
 use crate::print::{json, report};
 
 /// The suffixes of compressed files.
@@ -35,7 +37,7 @@ pub(crate) struct FileArgs {
     #[arg(short, long, value_name = "OUT", conflicts_with = "stdout")]
     pub(crate) output: Option<PathBuf>,
     /// Put the outputs into this directory.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["output", "stdout"])]
+    #[arg(long, alias = "output-dir-flat", value_name = "DIR", conflicts_with_all = ["output", "stdout"])]
     pub(crate) output_dir: Option<PathBuf>,
     /// Write to standard output.
     #[arg(short = 'c', long)]
@@ -50,6 +52,8 @@ pub(crate) struct FileArgs {
     /// Keep the inputs (the default).
     #[arg(short, long)]
     pub(crate) keep: bool,
+    #[command(flatten)]
+    folders: FolderArgs,
     /// Whose options messages name.
     #[arg(skip)]
     options: OptionNames,
@@ -69,7 +73,8 @@ impl FileArgs {
     /// Files whose outputs lie beside them, and which are then removed, for a command whose only option for that is `--keep`.
     pub(crate) fn beside(files: Vec<PathBuf>, keep: bool) -> Self {
         let options = OptionNames::Keep;
-        Self { files, output: None, output_dir: None, stdout: false, force: false, rm: !keep, keep, options }
+        let folders = FolderArgs::default();
+        Self { files, output: None, output_dir: None, stdout: false, force: false, rm: !keep, keep, folders, options }
     }
 
     /// The failure of an output, with the option that helps.
@@ -105,6 +110,31 @@ impl FileArgs {
         Ok(Removal(Some(Removed { path, source: input.metadata.clone(), reserved })))
     }
 
+    /// Returns the arguments with the files in directories in place of these, if `-r` was given; `None` if there are none.
+    pub(crate) fn expand(&self, wanted: Wanted, global: &Global) -> Result<Option<Self>, Failure> {
+        let files = self.folders.expand(&self.files, wanted, global)?;
+        Ok(files.map(|files| Self { files, ..self.clone() }))
+    }
+
+    /// Refuses a second file that is not there: lz4 would write to it.
+    fn check_second(&self) -> Result<(), Failure> {
+        let [first, second] = &self.files[..] else { return Ok(()) };
+        let names_outputs = self.output.is_some() || self.output_dir.is_some() || self.stdout || self.folders.multiple;
+        let is_there = |path: &Path| is_stdin(path) || fs::symlink_metadata(path).is_ok();
+        if names_outputs || is_there(second) || !is_there(first) {
+            return Ok(());
+        }
+        let way_out = match second.to_str() {
+            Some("stdout") => "-c writes to standard output".to_owned(),
+            Some("null") => "-t tests a file without writing anything".to_owned(),
+            _ => format!("to write to it, give -o {}", second.display()),
+        };
+        Err(Failure::usage(format!(
+            "{}: no such file. Every FILE is an input, unlike for lz4; {way_out}",
+            second.display()
+        )))
+    }
+
     /// Checks what can be checked before any file is opened.
     pub(crate) fn check(&self, global: &Global) -> Result<(), Failure> {
         let to_stdout = self.stdout || self.output.as_deref().is_some_and(is_stdout);
@@ -112,6 +142,7 @@ impl FileArgs {
         if self.output.is_some() && !to_stdout && inputs.len() > 1 {
             return Err(Failure::usage(format!("-o names one output, but there are {} inputs", inputs.len())));
         }
+        self.check_second()?;
         let reads_stdin = inputs.iter().any(|input| is_stdin(input));
         if let Some(dir) = self.output_dir.as_ref().filter(|_| reads_stdin) {
             let dir = dir.display();
@@ -139,7 +170,10 @@ impl FileArgs {
             let Ok(OutputTarget::Path(path)) = self.target(input, &derive) else { continue };
             let place = resolved(&path);
             if inputs.contains(&place) {
-                let problem = format!("is an input, and the output of {} at the same time", input.display());
+                let problem = format!(
+                    "is an input, and the output of {} at the same time. Every FILE is an input, unlike for lz4; -o names an output",
+                    input.display()
+                );
                 return Err(Failure::refused(path.display(), problem));
             }
             if let Some(first) = outputs.insert(place, input) {
@@ -210,7 +244,8 @@ pub(crate) fn for_each(
 ) -> Result<ExitCode, Failure> {
     let mut code = None;
     for file in inputs(files)? {
-        match json::report_failure_of(global, command, &file, work(&file)) {
+        let done = work(&file).map_err(|failure| with_way_into(&file, command, failure));
+        match json::report_failure_of(global, command, &file, done) {
             Ok(()) => {}
             Err(failure @ Failure::Failed { .. }) => code = Some(failure.report()),
             // Nothing more can be written. An earlier failure still shows in the exit code.
@@ -219,6 +254,17 @@ pub(crate) fn for_each(
         }
     }
     Ok(code.unwrap_or(ExitCode::SUCCESS))
+}
+
+/// Names the option that takes a directory, if this is one.
+fn with_way_into(file: &Path, command: &str, failure: Failure) -> Failure {
+    let takes_folders = matches!(command, "compress" | "decompress" | "test" | "inspect");
+    match failure {
+        Failure::Failed { kind: FailureKind::Refused, message } if takes_folders && file.is_dir() => {
+            Failure::new(FailureKind::Refused, format_args!("{message}; -r takes the files in it"))
+        }
+        failure => failure,
+    }
 }
 
 /// The removal of an input, if that was asked for.

@@ -35,6 +35,11 @@ pub(crate) fn pages(pages: u64) -> String {
     if pages == 1 { "1 page".into() } else { format!("{} pages", count(pages)) }
 }
 
+/// Formats a number of passes: `1 pass`, `2,000 passes`.
+pub(crate) fn passes(passes: u64) -> String {
+    if passes == 1 { "1 pass".into() } else { format!("{} passes", count(passes)) }
+}
+
 /// Formats a part of a whole: `12.3 %`. A part above 0 is never shown as `0.0 %`.
 pub(crate) fn share(part: u64, whole: u64) -> String {
     let percent = if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 };

@@ -181,7 +181,7 @@ fn entropies(content: &Content, style: Style) -> Vec<String> {
         Bar { label, count, shade: None }
     };
     let rows: Vec<_> = entropies.by_half_bit.into_iter().enumerate().map(row).collect();
-    titled("Entropy of pages in bits per byte (without zero pages)", bars(&rows, entropies.pages, style))
+    titled("Entropy in bits per byte (no zero pages)", bars(&rows, entropies.pages, style))
 }
 
 fn titled(title: &str, mut lines: Vec<String>) -> Vec<String> {

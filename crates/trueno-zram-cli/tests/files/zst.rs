@@ -60,7 +60,7 @@ fn levels_are_those_of_the_algorithm() {
         archive.len()
     };
     assert!(size("-19") < size("-1"));
-    run(folder.path(), &["compress", "-10", "image"]).refuses(&["--algorithm"]);
+    run(folder.path(), &["compress", "-13", "image"]).refuses(&["--zstd"]);
     run(folder.path(), &["compress", "--algorithm", "zstd", "-23", "image"]).refuses(&["--level"]);
     let refused = run(folder.path(), &["compress", "--algorithm", "zstd", "-19", "--backend", "interpreter", "image"]);
     refused.fails(&["zstd:"]);

@@ -156,6 +156,19 @@ fn pictures_keep_to_the_width_and_to_ascii_where_there_is_no_terminal() {
     }
 }
 
+/// Two histograms side by side begin at 100 columns.
+#[test]
+fn no_line_is_wider_than_the_terminal() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), image(100)).unwrap();
+    for columns in ["80", "99", "100", "104", "110", "113", "132", "160"] {
+        let width: usize = columns.parse().unwrap();
+        for line in drawn(folder.path(), &["inspect", "image"], columns).lines() {
+            assert!(line.chars().count() <= width, "{} of {columns} columns: {line}", line.chars().count());
+        }
+    }
+}
+
 #[test]
 fn empty_images_are_fine_and_what_is_no_file_is_named() {
     let folder = folder();

@@ -6,21 +6,28 @@
 #[path = "../../../trueno-zram-serve/tests/nbd/client.rs"]
 mod client;
 mod device;
+mod metrics;
 mod overlay;
 mod refusals;
+mod resize;
 mod sockets;
 #[allow(dead_code, reason = "the tests of files use more of it")]
 #[path = "../files/support.rs"]
 mod support;
+mod units;
 mod verify;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 
 use client::{Client, Style};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+
+/// The runtime folder of servers.
+static RUNTIME_FOLDER: LazyLock<tempfile::TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
 
 /// A running `serve` in a folder, with an NBD socket `nbd` there.
 struct Server {
@@ -38,7 +45,17 @@ impl Server {
 
     /// Starts a command that serves in a folder.
     fn spawn(folder: &Path, mut command: Command) -> Self {
-        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        command.stderr(Stdio::inherit());
+        Self::spawn_with_own_stderr(folder, command)
+    }
+
+    /// Like `spawn`, for a command whose messages go elsewhere.
+    fn spawn_with_own_stderr(folder: &Path, mut command: Command) -> Self {
+        // The list of this user's servers is not that of the tests.
+        if !command.get_envs().any(|(name, _)| name == "XDG_RUNTIME_DIR") {
+            command.env("XDG_RUNTIME_DIR", RUNTIME_FOLDER.path());
+        }
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

@@ -4,6 +4,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use trueno_zram_core::Algorithm;
 
@@ -40,6 +41,15 @@ impl ControlClient {
         let stream = UnixStream::connect(path)?;
         let input = BufReader::new(stream.try_clone()?);
         Ok(Self { stream, input })
+    }
+
+    /// Limits the time that each reply may take. Without it, there is no limit: a reply comes after an archive was loaded.
+    ///
+    /// # Errors
+    /// If the system refuses the limit: one of 0.
+    pub fn with_timeout(self, timeout: Duration) -> io::Result<Self> {
+        self.stream.set_read_timeout(Some(timeout))?;
+        Ok(self)
     }
 
     /// Asks for the statistics of all exports.
@@ -94,6 +104,41 @@ impl ControlClient {
             sent?;
         }
         done
+    }
+
+    /// Changes the length of an export. [`Store::resize`](trueno_zram_store::Store::resize) has the rules.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_serve::control::{ControlClient, ControlLimits, ControlServer, ServedStore};
+    /// # use trueno_zram_store::{Store, StoreOptions};
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("control");
+    /// let store = Arc::new(Store::create(&StoreOptions::new(1 << 20).with_max_size_bytes(1 << 30))?);
+    /// let _server = ControlServer::start(&path, vec![ServedStore::new("ram", store)], ControlLimits::default())?;
+    /// ControlClient::connect(&path)?.resize("ram", 1 << 21)?;
+    /// assert_eq!(ControlClient::connect(&path)?.stat()?[0].stats.size_bytes, 1 << 21);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ControlError`]. The length is then as it was.
+    pub fn resize(mut self, export: &str, size_bytes: u64) -> Result<(), ControlError> {
+        match self.ask(&ControlRequest::Resize { export: export.to_owned(), size_bytes })? {
+            ControlReply::Resized { .. } => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Asks for the statistics of all exports as OpenMetrics text.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn metrics(mut self) -> Result<String, ControlError> {
+        match self.ask(&ControlRequest::Metrics)? {
+            ControlReply::Metrics(text) => Ok(text),
+            other => Err(unexpected(&other)),
+        }
     }
 
     fn reply(&mut self) -> Result<ControlReply, ControlError> {

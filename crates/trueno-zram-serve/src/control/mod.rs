@@ -1,4 +1,4 @@
-//! The control socket: statistics, saving and loading of a running server's stores.
+//! The control socket: statistics, saving, loading and resizing of a running server's stores.
 //!
 //! A client sends one request as a line of JSON and gets one line back. Archives go through the same connection, in
 //! chunks with their lengths before them, so that the server never opens files for others.
@@ -14,14 +14,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use trueno_zram_connections::{Admitted, ConnectionLimits, EstablishError, deadline_after, time_left};
+use trueno_zram_connections::{Admitted, ConnectionLimits, EstablishError, deadline_after};
 use trueno_zram_core::{Algorithm, CpuBatchCompressor};
 use trueno_zram_io::{ChainFile, FileId};
 use trueno_zram_store::{Store, StoreStats};
 
 use crate::chunks::{ChunkReader, ChunkWriter};
 use crate::endpoint::{Endpoint, SocketStream};
+use crate::metrics;
 use crate::peer;
+use crate::request_reader::RequestReader;
 use crate::server::{Service, SocketServer};
 
 pub use client::ControlClient;
@@ -93,6 +95,8 @@ enum ControlRequest {
     Stat,
     Save { export: String, algorithm: String },
     Load { export: String },
+    Resize { export: String, size_bytes: u64 },
+    Metrics,
 }
 
 /// An answer of the server.
@@ -106,6 +110,12 @@ enum ControlReply {
     Done {
         content_bytes: u64,
     },
+    /// The store has this length now.
+    Resized {
+        size_bytes: u64,
+    },
+    /// The statistics as OpenMetrics text.
+    Metrics(String),
     Error(String),
 }
 
@@ -176,6 +186,13 @@ impl ServedStore {
     #[must_use]
     pub fn with_files(self, files: &[ChainFile]) -> Self {
         Self { files: files.iter().map(ServedFile::from).collect(), ..self }
+    }
+
+    /// Returns the statistics of the store.
+    pub(crate) fn stat(&self) -> ExportStat {
+        let Self { name, store, files } = self;
+        let algorithm = store.algorithm().to_string();
+        ExportStat { name: name.clone(), algorithm, files: files.clone(), stats: store.stats() }
     }
 }
 
@@ -257,6 +274,8 @@ impl Service for ControlService {
             Ok(ControlRequest::Load { export }) => {
                 self.transfer(client, &export, |store| load(store, stream, &mut input))?
             }
+            Ok(ControlRequest::Resize { export, size_bytes }) => self.resize(&export, size_bytes),
+            Ok(ControlRequest::Metrics) => ControlReply::Metrics(metrics::text(&self.stat())),
             Err(error) => ControlReply::Error(error.to_string()),
         };
         send_line(stream, &reply)
@@ -283,13 +302,15 @@ impl ControlService {
     }
 
     fn stat(&self) -> Vec<ExportStat> {
-        let stat = |ServedStore { name, store, files }: &ServedStore| ExportStat {
-            name: name.clone(),
-            algorithm: store.algorithm().to_string(),
-            files: files.clone(),
-            stats: store.stats(),
-        };
-        self.stores.iter().map(stat).collect()
+        self.stores.iter().map(ServedStore::stat).collect()
+    }
+
+    fn resize(&self, export: &str, size_bytes: u64) -> ControlReply {
+        let resized = self.find(export).and_then(|store| {
+            store.resize(size_bytes).map_err(|error| describe(&error))?;
+            Ok(ControlReply::Resized { size_bytes })
+        });
+        resized.unwrap_or_else(ControlReply::Error)
     }
 
     /// Finds a store by name. The empty name is that of the first one.
@@ -314,28 +335,6 @@ fn load(store: &Arc<Store>, stream: &SocketStream, input: &mut (impl Read + Send
     send_line(stream, &ControlReply::Ready).map_err(|error| error.to_string())?;
     let mut codec = CpuBatchCompressor::default();
     store.load(ChunkReader::new(input), &mut codec).map_err(|error| describe(&error))
-}
-
-/// Reads from a client: its request until a deadline, and the rest within the socket's time limit.
-#[derive(Debug)]
-struct RequestReader<'a> {
-    stream: &'a SocketStream,
-    deadline: Option<Instant>,
-}
-
-impl Read for RequestReader<'_> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let mut stream = self.stream;
-        let Some(deadline) = self.deadline else { return stream.read(bytes) };
-        loop {
-            stream.set_read_timeout(Some(time_left(deadline)?))?;
-            match stream.read(bytes) {
-                // Sockets may wake up early.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return read,
-            }
-        }
-    }
 }
 
 /// The message of an error with those of its causes.

@@ -70,12 +70,13 @@ impl<S: Duplex> Transmission<'_, S> {
             command::FLUSH => check_flags(request, flag::FUA).and_then(|()| self.io.flush().map_err(errno_of)),
             command::TRIM => self
                 .check_change(request, flag::FUA)
-                .and_then(|()| self.io.discard(request.offset, request.len.into()).map_err(errno_of)),
+                .and_then(|()| self.io.discard(request.offset, request.len.into()).map_err(errno_of_change)),
             command::WRITE_ZEROES => {
                 let allowed = flag::FUA | flag::NO_HOLE | flag::FAST_ZERO;
                 let pages = if request.flags & flag::NO_HOLE == 0 { ZeroPages::Discard } else { ZeroPages::Keep };
-                self.check_change(request, allowed)
-                    .and_then(|()| self.io.write_zeroes(request.offset, request.len.into(), pages).map_err(errno_of))
+                self.check_change(request, allowed).and_then(|()| {
+                    self.io.write_zeroes(request.offset, request.len.into(), pages).map_err(errno_of_change)
+                })
             }
             _ => Err(NbdErrno::Invalid),
         };
@@ -133,7 +134,7 @@ impl<S: Duplex> Transmission<'_, S> {
             let part = if left <= MAX_UNDIVIDED_WRITE_BYTES { left } else { MAX_UNDIVIDED_WRITE_BYTES - within };
             let Some(bytes) = self.stream.peek(part)? else { return Ok(None) };
             if result.is_ok() {
-                result = self.io.write_at(at, &bytes[..part]).map_err(errno_of);
+                result = self.io.write_at(at, &bytes[..part]).map_err(errno_of_change);
             }
             self.stream.consume(part);
             at = at.wrapping_add(part as u64);
@@ -184,6 +185,14 @@ impl<S: Duplex> Transmission<'_, S> {
 
 fn check_flags(request: NbdRequest, allowed: u16) -> Result<(), NbdErrno> {
     if request.flags & !allowed == 0 { Ok(()) } else { Err(NbdErrno::Invalid) }
+}
+
+/// The error of a request that changes the export. One beyond the end is ENOSPC: the export may have become shorter.
+fn errno_of_change(error: ExportError) -> NbdErrno {
+    match error {
+        ExportError::OutOfRange(_) => NbdErrno::NoSpace,
+        error => errno_of(error),
+    }
 }
 
 fn errno_of(error: ExportError) -> NbdErrno {

@@ -178,7 +178,7 @@ impl VhostUserBackend for GuestConnection {
 
     /// Returns a part of the configuration. Later versions of virtual machines ask for more than there is: the rest is zeros.
     fn get_config(&self, offset: u32, size: u32) -> Vec<u8> {
-        let known = self.device.config.iter().skip(offset as usize).copied();
+        let known = self.device.config().into_iter().skip(offset as usize);
         known.chain(std::iter::repeat(0)).take((size as usize).min(4096)).collect()
     }
 

@@ -181,7 +181,7 @@ impl VhostUserSocket {
 /// The device behind the socket.
 struct VirtioDevice {
     queues: u16,
-    config: Vec<u8>,
+    export: Arc<dyn Export>,
     read_only: bool,
     /// One per queue. Only the thread of the queue takes it.
     io: Vec<Mutex<QueueIo>>,
@@ -195,7 +195,12 @@ impl VirtioDevice {
             let buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
             io.push(Mutex::new(QueueIo { io: export.open()?, buffer, read_only }));
         }
-        Ok(Self { queues, config: config_space(export.size_bytes(), queues), read_only, io })
+        Ok(Self { queues, export: Arc::clone(export), read_only, io })
+    }
+
+    /// Returns the configuration space with the length that the device has now.
+    fn config(&self) -> Vec<u8> {
+        config_space(self.export.size_bytes(), self.queues)
     }
 }
 

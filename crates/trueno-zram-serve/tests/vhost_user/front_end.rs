@@ -11,7 +11,9 @@ use std::time::Duration;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
-use vhost::vhost_user::message::{VhostUserHeaderFlag, VhostUserProtocolFeatures, VhostUserVirtioFeatures};
+use vhost::vhost_user::message::{
+    VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures, VhostUserVirtioFeatures,
+};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::EventFd;
@@ -124,6 +126,12 @@ impl Guest {
         guest.hand_over(len_bytes).unwrap();
         guest.start_queue().unwrap();
         guest
+    }
+
+    /// The length of the device, from its configuration as it is now.
+    pub(crate) fn size_bytes(&mut self) -> u64 {
+        let read = self.front_end.get_config(0, 60, VhostUserConfigFlags::empty(), &[0; 60]);
+        u64::from_le_bytes(read.unwrap().1[..8].try_into().unwrap()) * 512
     }
 
     /// Leaves no room for notifications of the device.

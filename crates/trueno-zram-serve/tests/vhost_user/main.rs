@@ -102,6 +102,27 @@ fn a_guest_reads_what_it_wrote() {
 }
 
 #[test]
+fn the_configuration_has_the_length_that_the_device_has_now() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("vhost-user");
+    let options = StoreOptions::new(1 << 20).with_max_size_bytes(4 << 20);
+    let store = Arc::new(Store::create(&options).unwrap());
+    let export: Arc<dyn Export> = Arc::new(StoreExport::new(Arc::clone(&store)));
+    let _server = VhostUserServer::start(&path, &export, 1).unwrap();
+    let mut guest = Guest::start(&path, MEMORY_BYTES, Notifications::Always);
+    assert_eq!(guest.size_bytes(), 1 << 20);
+    let beyond = (3 << 20) / 512;
+    assert_eq!(guest.write(beyond, &[7; 4096]), 1, "beyond the end");
+    store.resize(4 << 20).unwrap();
+    assert_eq!(guest.size_bytes(), 4 << 20);
+    assert_eq!(guest.write(beyond, &[7; 4096]), 0);
+    assert!(store.resize(2 << 20).is_err());
+    assert_eq!(guest.write(beyond, &[0; 4096]), 0);
+    store.resize(2 << 20).unwrap();
+    assert_eq!((guest.size_bytes(), guest.write(beyond, &[7; 4096])), (2 << 20, 1));
+}
+
+#[test]
 fn memory_that_is_shorter_than_it_says_is_refused() {
     harms_nobody(|setup| {
         for file_bytes in [0, 4096, MEMORY_BYTES - 4096, MEMORY_BYTES - 1] {

@@ -128,19 +128,10 @@ impl Store {
             batch: CompressedBatch::new(),
             done: Recompression::default(),
         };
-        let mut started = Instant::now();
-        for number in 0..self.page_count() {
-            if is_candidate(self.table.load(number), options.min_age) {
-                pass.collect(number, options.min_age);
-            }
-            if pass.numbers.len() == batch_pages {
-                if !pass.run(codec)? || pause(pause_after(started.elapsed(), options.cpu_percent)) {
-                    return Ok(pass.done);
-                }
-                started = Instant::now();
-            }
-        }
-        pass.run(codec)?;
+        self.recompress_progress.start();
+        let done = pass.run_all(codec, options, pause);
+        self.recompress_progress.end();
+        done?;
         Ok(pass.done)
     }
 }
@@ -158,6 +149,37 @@ fn is_candidate(entry: TableEntry, min_age: u8) -> bool {
 }
 
 impl RecompressPass<'_> {
+    /// Recompresses all candidates, until memory runs out or `pause` stops it.
+    fn run_all(
+        &mut self,
+        codec: &mut dyn BatchCodec,
+        options: &RecompressOptions,
+        pause: &mut dyn FnMut(Duration) -> bool,
+    ) -> Result<()> {
+        let progress = &self.store.recompress_progress;
+        let batch_pages = self.numbers.capacity();
+        let mut started = Instant::now();
+        let pages = self.store.page_count();
+        for number in 0..pages {
+            if is_candidate(self.store.table.load(number), options.min_age) {
+                self.collect(number, options.min_age);
+            }
+            if self.numbers.len() >= batch_pages {
+                let tried_before = self.done.pages_tried;
+                let goes_on = self.run(codec)?;
+                progress.pass(number + 1, self.done.pages_tried - tried_before);
+                if !goes_on || pause(pause_after(started.elapsed(), options.cpu_percent)) {
+                    return Ok(());
+                }
+                started = Instant::now();
+            }
+        }
+        let tried_before = self.done.pages_tried;
+        self.run(codec)?;
+        progress.pass(pages, self.done.pages_tried - tried_before);
+        Ok(())
+    }
+
     /// Copies a page into the batch and marks it.
     fn collect(&mut self, number: u64, min_age: u8) {
         let Some(guard) = self.store.table.try_lock(number) else { return };

@@ -9,12 +9,16 @@ use crate::mapping::{HALF_WORD_BYTES, MemfdMapping, WORD_BYTES, prefetch};
 use crate::slots::budget::MemoryBudget;
 use crate::slots::free_slabs::FreeSlabs;
 use crate::slots::geometry::{CLASS_COUNT, GRANULE_BYTES, SLAB_BYTES, SLAB_GRANULES, SizeClass, SlotId, UNIT_BYTES};
-use crate::slots::slab::{BITMAP_WORDS, NIL, Slab, SlabRef, SlabState};
+use crate::slots::slab::{BITMAP_WORDS, NIL, SlabRef, SlabState};
+use crate::slots::slab_table::SlabTable;
 use crate::slots::spare_slots::{REFILL_SLOTS, SpareSlots, Stripe};
 use crate::table::entry::StoredPage;
 
 /// The most pages of a store: slots record page numbers of 32 bits.
 pub(crate) const MAX_PAGES: u64 = 1 << 32;
+
+/// Length of a slab's bitmap.
+const BITMAP_BYTES: usize = BITMAP_WORDS * WORD_BYTES;
 
 /// Slots in slabs in a mapping.
 ///
@@ -26,7 +30,8 @@ pub(crate) const MAX_PAGES: u64 = 1 << 32;
 #[derive(Debug)]
 pub(crate) struct SlotAllocator {
     mapping: MemfdMapping,
-    slabs: Box<[Slab]>,
+    /// The slabs in use. The mapping has room for more, which [`grow_to`](Self::grow_to) adds.
+    slabs: SlabTable,
     /// The bitmaps of the slabs' slots. They take memory when slabs are used.
     bitmaps: MemfdMapping,
     classes: Box<[Mutex<ClassSlabs>; CLASS_COUNT]>,
@@ -69,26 +74,32 @@ impl ClassSlabs {
 }
 
 impl SlotAllocator {
-    /// Creates an allocator with all slabs free.
-    pub(crate) fn new(mapping: MemfdMapping, limit_bytes: u64, residency: Residency) -> io::Result<Self> {
-        let allocator = Self::without_free_slabs(mapping, limit_bytes, residency)?;
+    /// Creates an allocator whose first `slabs` slabs are free. The others of the mapping are not in use yet.
+    pub(crate) fn new(mapping: MemfdMapping, slabs: u64, limit_bytes: u64, residency: Residency) -> io::Result<Self> {
+        let allocator = Self::without_free_slabs(mapping, slabs, limit_bytes, residency)?;
         (0..allocator.slab_count()).rev().for_each(|number| allocator.add_free_slab(number));
         Ok(allocator)
     }
 
-    fn without_free_slabs(mapping: MemfdMapping, limit_bytes: u64, residency: Residency) -> io::Result<Self> {
-        let count = mapping.len_bytes() / SLAB_BYTES;
-        let bitmaps = MemfdMapping::create("trueno-zram-bitmaps", count * BITMAP_WORDS * WORD_BYTES)?;
+    fn without_free_slabs(
+        mapping: MemfdMapping,
+        slabs: u64,
+        limit_bytes: u64,
+        residency: Residency,
+    ) -> io::Result<Self> {
+        let room = mapping.len_bytes() / SLAB_BYTES;
+        let count = usize::try_from(slabs).map_or(room, |slabs| slabs.min(room));
+        let bitmaps = MemfdMapping::create("trueno-zram-bitmaps", room * BITMAP_BYTES)?;
         let spares = SpareSlots::new()?;
         if residency == Residency::Locked {
-            mapping.populate_and_lock()?;
-            bitmaps.populate_and_lock()?;
+            mapping.populate_and_lock(0..count * SLAB_BYTES)?;
+            bitmaps.populate_and_lock(0..count * BITMAP_BYTES)?;
             spares.populate_and_lock()?;
         }
         Ok(Self {
             mapping,
             bitmaps,
-            slabs: (0..count).map(|_| Slab::new()).collect(),
+            slabs: SlabTable::new(u32::try_from(count).expect("the options limit the number of slabs")),
             classes: Box::new([const { Mutex::new(ClassSlabs { partial: NIL, growing: None }) }; CLASS_COUNT]),
             spares,
             reclaim_lock: Mutex::new(()),
@@ -103,13 +114,14 @@ impl SlotAllocator {
     /// else is free.
     pub(crate) fn rebuild(
         mapping: MemfdMapping,
+        slabs: u64,
         limit_bytes: u64,
         residency: Residency,
         pages: impl Iterator<Item = Result<(u64, StoredPage)>>,
     ) -> Result<Self> {
-        let allocator = Self::without_free_slabs(mapping, limit_bytes, residency);
+        let allocator = Self::without_free_slabs(mapping, slabs, limit_bytes, residency);
         let allocator = allocator.map_err(Error::system("memory could not be taken"))?;
-        let mut class_of_slab: Vec<Option<SizeClass>> = vec![None; allocator.slabs.len()];
+        let mut class_of_slab: Vec<Option<SizeClass>> = vec![None; allocator.slabs.len() as usize];
         for page in pages {
             let (page, stored) = page?;
             let corrupt = |defect| Error::CorruptEntry { page, defect };
@@ -167,8 +179,28 @@ impl SlotAllocator {
         self.free_slab(number);
     }
 
-    fn slab_count(&self) -> u32 {
-        u32::try_from(self.slabs.len()).expect("the options limit the number of slabs")
+    /// Returns the number of slabs in use.
+    pub(crate) fn slab_count(&self) -> u32 {
+        self.slabs.len()
+    }
+
+    /// Returns the number of slabs that the mapping has room for.
+    pub(crate) fn max_slabs(&self) -> u64 {
+        (self.mapping.len_bytes() / SLAB_BYTES) as u64
+    }
+
+    /// Adds free slabs until there are `count`, which the mapping must have room for. Only one thread may do this at a time.
+    pub(crate) fn grow_to(&self, count: u64) -> io::Result<()> {
+        let count = u32::try_from(count).expect("the options limit the number of slabs");
+        let added = self.slab_count()..count;
+        if self.residency == Residency::Locked {
+            let (first, end) = (added.start as usize, added.end as usize);
+            self.mapping.populate_and_lock(first * SLAB_BYTES..end * SLAB_BYTES)?;
+            self.bitmaps.populate_and_lock(first * BITMAP_BYTES..end * BITMAP_BYTES)?;
+        }
+        self.slabs.grow_to(count);
+        added.rev().for_each(|number| self.add_free_slab(number));
+        Ok(())
     }
 
     pub(crate) fn class(&self, class: SizeClass) -> MutexGuard<'_, ClassSlabs> {
@@ -185,7 +217,7 @@ impl SlotAllocator {
 
     pub(crate) fn slab(&self, number: u32) -> SlabRef<'_> {
         let start = number as usize * BITMAP_WORDS;
-        SlabRef::new(&self.slabs[number as usize], &self.bitmaps.words()[start..start + BITMAP_WORDS])
+        SlabRef::new(&self.slabs[number], &self.bitmaps.words()[start..start + BITMAP_WORDS])
     }
 
     /// Returns a stripe of spare slots for a new handle.
@@ -339,7 +371,7 @@ impl SlotAllocator {
         slab.set_state(SlabState::Partial);
         slab.next.store(lists.partial, Relaxed);
         slab.prev.store(NIL, Relaxed);
-        if let Some(next) = self.slabs.get(lists.partial as usize) {
+        if let Some(next) = self.slabs.get(lists.partial) {
             next.prev.store(number, Relaxed);
         }
         lists.partial = number;
@@ -348,11 +380,11 @@ impl SlotAllocator {
     pub(crate) fn unlink_partial(&self, lists: &mut ClassSlabs, number: u32) {
         let slab = self.slab(number);
         let (next, prev) = (slab.next.load(Relaxed), slab.prev.load(Relaxed));
-        match self.slabs.get(prev as usize) {
+        match self.slabs.get(prev) {
             Some(before) => before.next.store(next, Relaxed),
             None => lists.partial = next,
         }
-        if let Some(after) = self.slabs.get(next as usize) {
+        if let Some(after) = self.slabs.get(next) {
             after.prev.store(prev, Relaxed);
         }
     }
@@ -360,7 +392,7 @@ impl SlotAllocator {
     /// Iterates over the partial slabs of a class.
     pub(crate) fn partial<'a>(&'a self, lists: &ClassSlabs) -> impl Iterator<Item = u32> + use<'a> {
         let some = |slab: u32| (slab != NIL).then_some(slab);
-        std::iter::successors(some(lists.partial), move |slab| some(self.slabs[*slab as usize].next.load(Relaxed)))
+        std::iter::successors(some(lists.partial), move |slab| some(self.slabs[*slab].next.load(Relaxed)))
     }
 
     /// Makes a partial slab the growing one, with memory for its slots in use and no more. Other memory goes back to the

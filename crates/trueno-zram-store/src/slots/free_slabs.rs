@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::slots::slab::{NIL, Slab};
+use crate::slots::slab::NIL;
+use crate::slots::slab_table::SlabTable;
 
-/// A stack of slab numbers, linked through [`Slab::next`].
+/// A stack of slab numbers, linked through [`Slab::next`](crate::slots::slab::Slab::next).
 ///
 /// The head holds the number of the top slab and a count of all changes. With the count, a thread that paused between
 /// reading the head and replacing it notices that the stack has changed, even if the same slab is on top again.
@@ -27,10 +28,10 @@ impl FreeSlabs {
         self.len.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn push(&self, slabs: &[Slab], slab: u32) {
+    pub(crate) fn push(&self, slabs: &SlabTable, slab: u32) {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            slabs[slab as usize].next.store(top(head), Ordering::Relaxed);
+            slabs[slab].next.store(top(head), Ordering::Relaxed);
             match self.head.compare_exchange_weak(head, next_head(head, slab), Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(changed) => head = changed,
@@ -39,12 +40,12 @@ impl FreeSlabs {
         self.len.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn pop(&self, slabs: &[Slab]) -> Option<u32> {
+    pub(crate) fn pop(&self, slabs: &SlabTable) -> Option<u32> {
         let mut head = self.head.load(Ordering::Acquire);
         loop {
             let slab = top(head);
             // The link may already be another stack's. Then the count has changed, and the exchange fails.
-            let next = slabs.get(slab as usize)?.next.load(Ordering::Relaxed);
+            let next = slabs.get(slab)?.next.load(Ordering::Relaxed);
             match self.head.compare_exchange_weak(head, next_head(head, next), Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     self.len.fetch_sub(1, Ordering::Relaxed);
@@ -74,7 +75,7 @@ mod tests {
 
     #[test]
     fn gives_back_what_was_put_in_last_first() {
-        let slabs: Vec<_> = (0..3).map(|_| Slab::new()).collect();
+        let slabs = SlabTable::new(3);
         let stack = FreeSlabs::new();
         assert_eq!(stack.pop(&slabs), None);
         (0..3).for_each(|slab| stack.push(&slabs, slab));
@@ -84,7 +85,7 @@ mod tests {
 
     #[test]
     fn a_stack_that_has_changed_never_has_the_same_head() {
-        let slabs = [Slab::new(), Slab::new()];
+        let slabs = SlabTable::new(2);
         let stack = FreeSlabs::new();
         let mut heads = std::collections::HashSet::new();
         for _ in 0..100 {
@@ -98,7 +99,7 @@ mod tests {
     #[test]
     fn threads_never_hold_the_same_slab() {
         const SLABS: u32 = 5;
-        let slabs: Vec<_> = (0..SLABS).map(|_| Slab::new()).collect();
+        let slabs = SlabTable::new(SLABS);
         let held: Vec<_> = (0..SLABS).map(|_| AtomicBool::new(false)).collect();
         let stack = FreeSlabs::new();
         (0..SLABS).for_each(|slab| stack.push(&slabs, slab));

@@ -7,4 +7,5 @@ pub(crate) mod budget;
 pub(crate) mod free_slabs;
 pub(crate) mod geometry;
 pub(crate) mod slab;
+pub(crate) mod slab_table;
 pub(crate) mod spare_slots;

@@ -50,7 +50,7 @@ impl SpareSlots {
     }
 
     pub(crate) fn populate_and_lock(&self) -> io::Result<()> {
-        self.cells.populate_and_lock()
+        self.cells.populate_and_lock(0..self.cells.len_bytes())
     }
 
     /// Returns a stripe for a new handle.

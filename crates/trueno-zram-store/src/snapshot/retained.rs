@@ -16,7 +16,8 @@ const IDLE: u64 = u64::MAX;
 /// first old entry, with its slot, for the reader. Both do this under the lock of the page's entry, so they agree.
 #[derive(Debug)]
 pub(crate) struct RetainedPages {
-    pages: u64,
+    /// The most pages that the store can have.
+    max_pages: u64,
     /// The first page that the reader has not passed.
     cursor: AtomicU64,
     /// The number of the present snapshot. Versions with another number are of earlier ones and hold no slot.
@@ -34,15 +35,15 @@ struct RetainedVersion<'a> {
 const VERSION_WORDS: usize = 2;
 
 impl RetainedPages {
-    pub(crate) fn new(pages: u64) -> Self {
-        Self { pages, cursor: AtomicU64::new(IDLE), generation: AtomicU64::new(0), versions: OnceLock::new() }
+    pub(crate) fn new(max_pages: u64) -> Self {
+        Self { max_pages, cursor: AtomicU64::new(IDLE), generation: AtomicU64::new(0), versions: OnceLock::new() }
     }
 
     /// Starts a snapshot. Only one may run at a time.
     pub(crate) fn start(&self) -> io::Result<()> {
         if self.versions.get().is_none() {
             let len_bytes =
-                usize::try_from(self.pages).ok().and_then(|pages| pages.checked_mul(VERSION_WORDS * WORD_BYTES));
+                usize::try_from(self.max_pages).ok().and_then(|pages| pages.checked_mul(VERSION_WORDS * WORD_BYTES));
             let len_bytes = len_bytes.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
             // Only the thread that starts a snapshot sets it.
             let _ = self.versions.set(MemfdMapping::create("trueno-zram-versions", len_bytes)?);

@@ -4,6 +4,7 @@ pub(crate) mod entry;
 pub(crate) mod lock;
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::AtomicU64;
@@ -14,7 +15,8 @@ use rustix::fs::FlockOperation;
 use trueno_zram_core::{Algorithm, PAGE_SIZE};
 
 use crate::error::{Error, Result};
-use crate::mapping::{MemfdMapping, WORD_BYTES};
+use crate::mapping::{MemfdMapping, SYSTEM_PAGE_BYTES, WORD_BYTES};
+use crate::request_gate;
 use crate::slots::allocator::Residency;
 use crate::table::entry::{EntryMark, PageForm, StoredPage, TableEntry};
 use crate::table::lock::EntryGuard;
@@ -24,6 +26,10 @@ const MAGIC: u64 = u64::from_le_bytes(*b"TZRSTORE");
 
 /// The layout of tables and slabs. A change of [`TableEntry`] or of the slabs' geometry changes it.
 const VERSION: u64 = 1;
+
+/// The words of the header that change.
+const PAGES_WORD: usize = 2;
+const SLABS_WORD: usize = 3;
 
 /// Words before the first entry.
 const HEADER_WORDS: usize = PAGE_SIZE / WORD_BYTES;
@@ -46,23 +52,26 @@ pub(crate) struct TableHeader {
 #[derive(Debug)]
 pub(crate) struct PageTable {
     mapping: MemfdMapping,
+    /// As it was at the start. The numbers of pages and slabs may change.
     header: TableHeader,
+    /// The pages that requests see.
+    pages: AtomicU64,
     /// Held for as long as the table is used.
     #[allow(dead_code, reason = "it is the lock that counts")]
     lock: File,
 }
 
 impl PageTable {
-    /// Creates a table of empty entries.
-    pub(crate) fn create(header: TableHeader) -> Result<Self> {
-        let len_bytes = table_bytes(header.pages).ok_or_else(|| Error::Options("the store is too large".to_owned()))?;
+    /// Creates a table of empty entries with room for `max_pages`, which is at least the number of pages.
+    pub(crate) fn create(header: TableHeader, max_pages: u64) -> Result<Self> {
+        let len_bytes = table_bytes(max_pages).ok_or_else(|| Error::Options("the store is too large".to_owned()))?;
         let mapping = MemfdMapping::create("trueno-zram-table", len_bytes);
         let mapping = mapping.map_err(Error::system("the table could not be created"))?;
-        let table = Self { lock: lock_file(&mapping)?, mapping, header };
+        let table = Self { lock: lock_file(&mapping)?, mapping, header, pages: AtomicU64::new(header.pages) };
         for (word, value) in table.mapping.words().iter().zip(header.encode()) {
             word.store(value, Relaxed);
         }
-        table.lock_memory()?;
+        table.lock_pages(0..header.pages)?;
         Ok(table)
     }
 
@@ -71,11 +80,11 @@ impl PageTable {
         let mapping = MemfdMapping::open(fd).map_err(|error| Error::Attach(format!("the table: {error}")))?;
         let words: Vec<u64> = mapping.words().iter().take(HEADER_WORDS).map(|word| word.load(Relaxed)).collect();
         let header = TableHeader::decode(&words)?;
-        if table_bytes(header.pages) != Some(mapping.len_bytes()) {
+        if header.pages == 0 || table_bytes(header.pages).is_none_or(|len| len > mapping.len_bytes()) {
             return Err(Error::Attach(format!("a table of {} pages has another length", header.pages)));
         }
-        let table = Self { lock: lock_file(&mapping)?, mapping, header };
-        table.lock_memory()?;
+        let table = Self { lock: lock_file(&mapping)?, mapping, header, pages: AtomicU64::new(header.pages) };
+        table.lock_pages(0..header.pages)?;
         for word in table.entries() {
             let entry = TableEntry::from_bits(word.load(Relaxed));
             let clean = entry.without(EntryMark::Locked).without(EntryMark::Pending);
@@ -87,28 +96,80 @@ impl PageTable {
         Ok(table)
     }
 
-    fn lock_memory(&self) -> Result<()> {
+    /// Takes the memory of the entries of these pages, and of the header, if the store is locked.
+    pub(crate) fn lock_pages(&self, pages: Range<u64>) -> Result<()> {
+        let start = if pages.start == 0 { 0 } else { entry_at(pages.start) };
         match self.header.residency {
             Residency::OnDemand => Ok(()),
-            Residency::Locked => self.mapping.populate_and_lock().map_err(Error::system("memory could not be locked")),
+            Residency::Locked => {
+                let locked = self.mapping.populate_and_lock(start..entry_at(pages.end));
+                locked.map_err(Error::system("memory could not be locked"))
+            }
         }
     }
 
-    pub(crate) fn header(&self) -> TableHeader {
-        self.header
+    /// Returns the memory of the entries of these pages, which must be empty. It is no error if that fails.
+    pub(crate) fn return_memory(&self, pages: Range<u64>) {
+        let first = entry_at(pages.start).next_multiple_of(SYSTEM_PAGE_BYTES);
+        let end = entry_at(pages.end) / SYSTEM_PAGE_BYTES * SYSTEM_PAGE_BYTES;
+        if self.header.residency == Residency::OnDemand && first < end {
+            let _ = self.mapping.punch(first, end - first);
+        }
+    }
+
+    /// Returns the header as it was at the start: the numbers of pages and slabs may be others by now.
+    pub(crate) fn header(&self) -> &TableHeader {
+        &self.header
+    }
+
+    /// Returns the number of pages.
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages.load(Acquire)
+    }
+
+    /// Returns the word with the number of pages, for requests.
+    pub(crate) fn pages_word(&self) -> &AtomicU64 {
+        &self.pages
+    }
+
+    /// Returns the number of pages that there is room for.
+    pub(crate) fn max_pages(&self) -> u64 {
+        self.entries_with_room().len() as u64
+    }
+
+    /// Changes the number of pages for requests, and not yet for a process that attaches.
+    pub(crate) fn publish_pages(&self, pages: u64) {
+        request_gate::publish(&self.pages, pages);
+    }
+
+    /// Changes the number of pages, for this process and those that attach.
+    pub(crate) fn set_pages(&self, pages: u64) {
+        self.mapping.words()[PAGES_WORD].store(pages, Release);
+        self.publish_pages(pages);
+    }
+
+    /// Changes the number of slabs for processes that attach.
+    pub(crate) fn set_slabs(&self, slabs: u64) {
+        self.mapping.words()[SLABS_WORD].store(slabs, Release);
     }
 
     pub(crate) fn mapping(&self) -> &MemfdMapping {
         &self.mapping
     }
 
-    fn entries(&self) -> &[AtomicU64] {
+    fn entries_with_room(&self) -> &[AtomicU64] {
         &self.mapping.words()[HEADER_WORDS..]
     }
 
-    /// Returns the word of an entry. `page` must exist.
+    /// Returns the entries of the pages that there are.
+    fn entries(&self) -> &[AtomicU64] {
+        let entries = self.entries_with_room();
+        usize::try_from(self.pages()).ok().and_then(|pages| entries.get(..pages)).unwrap_or(entries)
+    }
+
+    /// Returns the word of an entry. There must be room for `page`.
     fn word(&self, page: u64) -> &AtomicU64 {
-        &self.entries()[usize::try_from(page).expect("a page of the table fits the address space")]
+        &self.entries_with_room()[usize::try_from(page).expect("a page of the table fits the address space")]
     }
 
     /// Loads an entry, which may be locked.
@@ -123,7 +184,7 @@ impl PageTable {
 
     /// Takes the page's lock if it is free and the page exists.
     pub(crate) fn try_lock(&self, page: u64) -> Option<EntryGuard<'_>> {
-        EntryGuard::try_lock(self.entries().get(usize::try_from(page).ok()?)?)
+        EntryGuard::try_lock(self.entries_with_room().get(usize::try_from(page).ok()?)?)
     }
 
     /// Iterates over the pages that are not empty, with their forms.
@@ -171,6 +232,11 @@ fn lock_holder(file: &File) -> Option<u32> {
         let is_this = fields.get(1) == Some(&"FLOCK") && fields.get(5) == Some(&&id[..]);
         is_this.then(|| fields[4].parse().ok())?
     })
+}
+
+/// Returns the position of an entry in bytes.
+fn entry_at(page: u64) -> usize {
+    table_bytes(page).expect("a table that fits the address space")
 }
 
 /// Length of the memfd of a table.
@@ -245,9 +311,9 @@ mod tests {
             residency: Residency::OnDemand,
         };
         let held_bytes = |table: &PageTable| rustix::fs::fstat(table.mapping().fd()).unwrap().st_blocks * 512;
-        let on_demand = PageTable::create(header).unwrap();
+        let on_demand = PageTable::create(header, header.pages).unwrap();
         assert_eq!(held_bytes(&on_demand), 4096, "only the header was written");
-        let locked = PageTable::create(TableHeader { residency: Residency::Locked, ..header }).unwrap();
+        let locked = PageTable::create(TableHeader { residency: Residency::Locked, ..header }, 1 << 40).unwrap();
         assert!(held_bytes(&locked) >= 4096 * 8);
     }
 }

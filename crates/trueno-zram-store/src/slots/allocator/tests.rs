@@ -7,10 +7,15 @@ use trueno_zram_core::PageKind;
 
 use super::*;
 
+fn all_slabs(mapping: MemfdMapping, limit_bytes: u64, residency: Residency) -> io::Result<SlotAllocator> {
+    let slabs = (mapping.len_bytes() / SLAB_BYTES) as u64;
+    SlotAllocator::new(mapping, slabs, limit_bytes, residency)
+}
+
 #[test]
 fn a_rewrite_needs_no_lock_of_its_class() {
     let mapping = MemfdMapping::create("trueno-test", 4 * SLAB_BYTES).unwrap();
-    let allocator = SlotAllocator::new(mapping, u64::MAX, Residency::OnDemand).unwrap();
+    let allocator = all_slabs(mapping, u64::MAX, Residency::OnDemand).unwrap();
     let stripe = allocator.next_stripe();
     let stored = |place| StoredPage { kind: PageKind::Lz4, len_bytes: 1000, place };
     let class = stored(0).class();
@@ -33,7 +38,7 @@ fn a_rewrite_needs_no_lock_of_its_class() {
 #[test]
 fn threads_that_share_classes_never_hold_the_same_slot() {
     let mapping = MemfdMapping::create("trueno-test", 64 * SLAB_BYTES).unwrap();
-    let allocator = SlotAllocator::new(mapping, u64::MAX, Residency::OnDemand).unwrap();
+    let allocator = all_slabs(mapping, u64::MAX, Residency::OnDemand).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..4u32 {
             let allocator = &allocator;
@@ -70,7 +75,7 @@ fn threads_that_share_classes_never_hold_the_same_slot() {
 #[test]
 fn no_write_is_refused_while_another_thread_has_spare_slots() {
     let mapping = MemfdMapping::create("trueno-test", SLAB_BYTES).unwrap();
-    let allocator = SlotAllocator::new(mapping, SLAB_BYTES as u64, Residency::OnDemand).unwrap();
+    let allocator = all_slabs(mapping, SLAB_BYTES as u64, Residency::OnDemand).unwrap();
     let stripes = [(); 4].map(|()| allocator.next_stripe());
     let stored = |place| StoredPage { kind: PageKind::Lz4, len_bytes: 1000, place };
     let class = stored(0).class();
@@ -105,7 +110,7 @@ fn no_write_is_refused_while_another_thread_has_spare_slots() {
 #[test]
 fn a_slab_that_is_trimmed_grows_again_within_the_budget() {
     let mapping = MemfdMapping::create("trueno-test", SLAB_BYTES).unwrap();
-    let allocator = SlotAllocator::new(mapping, u64::MAX, Residency::OnDemand).unwrap();
+    let allocator = all_slabs(mapping, u64::MAX, Residency::OnDemand).unwrap();
     let stripe = allocator.next_stripe();
     let stored = |place| StoredPage { kind: PageKind::Lz4, len_bytes: 1000, place };
     let class = stored(0).class();
@@ -139,7 +144,7 @@ fn a_slab_that_is_trimmed_grows_again_within_the_budget() {
 #[test]
 fn a_locked_slab_is_not_trimmed() {
     let mapping = MemfdMapping::create("trueno-test", SLAB_BYTES).unwrap();
-    let Ok(allocator) = SlotAllocator::new(mapping, u64::MAX, Residency::Locked) else {
+    let Ok(allocator) = all_slabs(mapping, u64::MAX, Residency::Locked) else {
         return; // The system does not allow this process to lock so much memory.
     };
     let class = SizeClass::of_len(1000);

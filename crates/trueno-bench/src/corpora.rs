@@ -23,7 +23,8 @@ const BUILT_IN: [(&str, &[u8]); 6] = built_in!("cpython", "jvm", "nodejs", "post
 
 /// The fewest distinct pages that a CPU is measured on. A branch predictor learns a small corpus by heart, which makes codecs look
 /// faster than they are, and not all of them alike: with 128 pages, our decoder gains a tenth on C lz4's.
-pub const LEAST_DISTINCT_PAGES: usize = 2000;
+#[cfg(test)]
+const LEAST_DISTINCT_PAGES: usize = 2000;
 
 /// The distance by which each further variant of a page is rotated. Variants keep the alignment of words and vectors, and there are
 /// 256 of them.

@@ -20,8 +20,7 @@ const MOST_BATCHES: usize = 32;
 pub(crate) enum Batches<'p> {
     /// All pages, once per round.
     Whole(&'p [Page]),
-    /// All pages in batches of so many, once per round. All engines take their turns with a batch before the next one, so a noisy
-    /// moment hits them alike.
+    /// All pages in batches of so many, once per round. Engines take turns batch by batch, so a noisy moment hits them alike.
     Pieces(&'p [Page], usize),
     /// Some batches of so many pages; those of the next round follow them.
     Some(&'p [Page], usize),
@@ -158,15 +157,18 @@ pub(crate) fn measure<'a>(
     let mut restored = vec![[0; PAGE_SIZE]; pages];
     for round in 0..rounds {
         timed.iter_mut().for_each(Timed::begin_round);
-        for batch in batches.of_round(round) {
-            for timed in &mut timed {
+        let of_round: Vec<&[Page]> = batches.of_round(round).collect();
+        let (count, engines) = (of_round.len(), timed.len());
+        for step in 0..count {
+            for (number, timed) in timed.iter_mut().enumerate() {
+                // Engines may share a decoder: each is at other pages, so that none learns them from the one before it.
+                let batch = of_round[(step + number * count / engines) % count];
                 if several {
                     timed.engine.load(batch)?;
                 }
                 timed.take_batch(batch, &mut restored, least)?;
             }
         }
-        let count = batches.of_round(round).count();
         for timed in &mut timed {
             timed.end_round(count);
             observer.step()?;

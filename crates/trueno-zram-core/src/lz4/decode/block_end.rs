@@ -51,7 +51,7 @@ pub(super) fn finish<L: LaneOperations>(
                     lanes.store(pattern, page.get_mut(made..)?.first_chunk_mut()?);
                     made += usize::from(step);
                 }
-                // A step may end behind the match.
+                // Fewer bytes than a lane, and the pattern starts again.
                 if made < end {
                     let mut bytes = [0; LANE];
                     lanes.store(pattern, &mut bytes);

@@ -22,7 +22,7 @@ macro_rules! built_in {
 const BUILT_IN: [(&str, &[u8]); 6] = built_in!("cpython", "jvm", "nodejs", "postgresql", "redis", "rustc");
 
 /// The fewest distinct pages that a CPU is measured on. A branch predictor learns a small corpus by heart, which makes codecs look
-/// faster than they are, and not all of them alike: with 128 pages, our decoder gains a tenth on C lz4's.
+/// faster than they are, and not all of them alike.
 #[cfg(test)]
 const LEAST_DISTINCT_PAGES: usize = 2000;
 

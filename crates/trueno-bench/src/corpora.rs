@@ -122,7 +122,7 @@ impl Corpus {
         self.pages.iter().collect::<HashSet<_>>().len()
     }
 
-    /// How many variants of all pages fit into `at_most` pages, but at least one.
+    /// The number of variants of all pages that fit into `at_most` pages, but at least one.
     pub(crate) fn variants_in(&self, at_most: usize) -> usize {
         (at_most / self.pages.len().max(1)).max(1)
     }

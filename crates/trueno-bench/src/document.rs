@@ -59,7 +59,7 @@ pub(crate) struct CorpusFacts {
     pub(crate) same_filled: usize,
     /// Different pages that are measured: all that are not same-filled, or a sample of them.
     pub(crate) distinct_pages: usize,
-    /// How many rotations of each page are in a batch.
+    /// The number of rotations of each page in a batch.
     #[serde(rename = "rotations")]
     pub(crate) variants: usize,
 }

@@ -105,7 +105,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         pages.extend_from_slice(std::fs::read(file)?.as_chunks::<PAGE_SIZE>().0);
     }
     if pages.is_empty() {
-        return Err("name files of whole pages, such as crates/trueno-bench/corpus/*.bin".into());
+        return Err("name files of whole pages, such as crates/trueno-test-pages/corpus/*.bin".into());
     }
     let page_of = |number: u64| &pages[usize::try_from(number.wrapping_mul(0x9e37_79b9) % pages.len() as u64).unwrap()];
     let place_of = |number: u64| usize::try_from(number.wrapping_mul(0x85eb_ca6b) % PAGES as u64).unwrap();

@@ -2,7 +2,7 @@
 
 use std::hint::black_box;
 use std::num::NonZeroUsize;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::{Page, same_filled, workers_beside_driver};
@@ -15,12 +15,12 @@ use crate::engines::in_cache::InCache;
 use crate::engines::pooled::Pooled;
 use crate::engines::{BAR, Engines, Gpu, Lineup, Rivals};
 use crate::error::Result;
-use crate::measure::{LEAST_TIME, Observer, Timed, measure};
+use crate::measure::{Batches, Observer, Timed, measure};
 use crate::series::{self, MOST_ROUNDS};
 use crate::timing::{median, repeat};
 
 /// The most pages that CPU stages are measured on.
-const MOST_STAGE_PAGES: usize = 2048;
+const MOST_STAGE_PAGES: usize = 4096;
 
 /// A run that is ready to start.
 ///
@@ -63,7 +63,7 @@ impl<'a> Bench<'a> {
         let Self { lineup, corpora, run } = self;
         let mut document = Document::new("bench", *run, &[BAR], corpora);
         for corpus in *corpora {
-            let pages = corpus.copies(run.pages);
+            let pages = corpus.with_variants(run.pages)?;
             for threads in thread_counts(*run) {
                 observer.begin(&format!("{}, {}", corpus.name, crate::quantity::threads(threads.get())));
                 let mut engines = lineup.on_cpu(threads, pages.len())?;
@@ -73,7 +73,7 @@ impl<'a> Bench<'a> {
                 document.add_rows(
                     &corpus.name,
                     corpus.same_filled,
-                    &measure(engines, &pages, run.rounds, observer)?,
+                    &measure(engines, Batches::Whole(&pages), run.rounds, observer)?,
                 )?;
             }
         }
@@ -140,13 +140,13 @@ fn stages(pages: &[Page], rounds: usize, observer: &dyn Observer) -> Result<Vec<
         };
         engines.extend([Box::new(InCache::new(codec)), batch]);
     }
-    let timed = measure(engines, pages, rounds, observer)?;
+    let timed = measure(engines, Batches::Whole(pages), rounds, observer)?;
     let test = || {
         let start = Instant::now();
         black_box(pages.iter().filter(|page| same_filled(page).is_some()).count());
         Ok::<_, crate::Error>(start.elapsed())
     };
-    let test_s = (0..rounds).map(|_| repeat(LEAST_TIME, test)).collect::<Result<Vec<_>>>()?;
+    let test_s = (0..rounds).map(|_| repeat(Duration::ZERO, test)).collect::<Result<Vec<_>>>()?;
     let stages = timed.chunks(2).flat_map(|pair| {
         // Rivals have no test for same-filled pages.
         let test_s = if pair[0].engine.name() == BAR { &[0.0] } else { &test_s[..] };

@@ -59,9 +59,9 @@ pub(crate) struct CorpusFacts {
     pub(crate) same_filled: usize,
     /// Different pages that are measured: all that are not same-filled, or a sample of them.
     pub(crate) distinct_pages: usize,
-    /// The number of times that they are repeated in a batch.
-    #[serde(rename = "repeats")]
-    pub(crate) copies: usize,
+    /// The number of rotations of each page in a batch.
+    #[serde(rename = "rotations")]
+    pub(crate) variants: usize,
 }
 
 /// One engine on one corpus. Same-filled pages are left out.
@@ -180,8 +180,8 @@ impl Document {
             name: corpus.name.clone(),
             pages_in_all: corpus.pages_in_all,
             same_filled: corpus.same_filled,
-            distinct_pages: corpus.pages.len(),
-            copies: (run.pages / corpus.pages.len().max(1)).max(1),
+            distinct_pages: corpus.distinct_pages(),
+            variants: corpus.variants_in(run.pages),
         };
         let today = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         Self {
@@ -219,7 +219,7 @@ impl Document {
 
     /// Adds the rows of engines that were measured together, and their quotients by the bars among them.
     pub(crate) fn add_rows(&mut self, corpus: &str, same_filled: usize, timed: &[Timed<'_>]) -> Result<()> {
-        let held = timed.iter().map(|timed| Ok(timed.engine.held_bytes()? as f64)).collect::<Result<Vec<f64>>>()?;
+        let held = timed.iter().map(|timed| timed.held_bytes as f64).collect::<Vec<f64>>();
         for (i, engine) in timed.iter().enumerate() {
             let len_bytes = engine.pages * PAGE_SIZE;
             let (name, threads) = (engine.engine.name().to_owned(), engine.engine.threads());
@@ -240,9 +240,9 @@ impl Document {
                 corpus: corpus.to_owned(),
                 engine: name,
                 threads,
-                pages: engine.pages,
+                pages: engine.verified_pages,
                 same_filled,
-                ratio: len_bytes as f64 / held[i],
+                ratio: (engine.verified_pages * PAGE_SIZE) as f64 / held[i],
                 compress_gbps: gbps(len_bytes, &engine.compress_s),
                 decompress_gbps: gbps(len_bytes, &engine.decompress_s),
                 note: engine.engine.note(),

@@ -13,7 +13,7 @@ use crate::engines::ours_to_nvcomp::CrossEngine;
 use crate::engines::resident::{NvCompEngine, Session};
 use crate::engines::{C_LZ4_BLOCKS, NVCOMP, NVCOMP_ZSTD, kernels};
 use crate::error::Result;
-use crate::measure::{Observer, measure};
+use crate::measure::{Batches, Observer, measure};
 
 /// Our decompressor on frames that libzstd made on the CPU at level 3.
 pub(crate) const ZSTD_3_FRAMES: &str = "zstd-3 frames";
@@ -62,7 +62,11 @@ pub fn run(
                 engines.push(Box::new(NvCompEngine::new(&session, format, pages.len())?));
             }
         }
-        document.add_rows(&corpus.name, corpus.same_filled, &measure(engines, &pages, run.rounds, observer)?)?;
+        document.add_rows(
+            &corpus.name,
+            corpus.same_filled,
+            &measure(engines, Batches::Repeated(&pages), run.rounds, observer)?,
+        )?;
     }
     document.finish_rows();
     Ok(document)

@@ -6,10 +6,10 @@ use crate::bench::thread_series;
 use crate::corpora::{Corpus, mix};
 use crate::document::{Document, RunSettings};
 use crate::engines::codec::{C_LZ4, CopyPage, RIVALS, Trueno};
-use crate::engines::in_cache::InCache;
+use crate::engines::in_cache::{BATCH_PAGES, InCache};
 use crate::engines::{BAR, Engines};
 use crate::error::Result;
-use crate::measure::{Observer, measure};
+use crate::measure::{Batches, Observer, measure};
 
 /// Measures every codec on every corpus. `run.pages` is the batch of the thread series.
 ///
@@ -19,10 +19,10 @@ pub fn run(corpora: &[Corpus], run: RunSettings, observer: &dyn Observer) -> Res
     let mut document = Document::new("pages", run, &[BAR], corpora);
     for corpus in corpora {
         observer.begin(&corpus.name);
-        let timed = measure(engines()?, &corpus.pages, run.rounds, observer)?;
+        let timed = measure(engines()?, Batches::Pieces(&corpus.pages, BATCH_PAGES), run.rounds, observer)?;
         document.add_rows(&corpus.name, corpus.same_filled, &timed)?;
     }
-    document.corpora.iter_mut().for_each(|corpus| corpus.copies = 1);
+    document.corpora.iter_mut().for_each(|corpus| corpus.variants = 1);
     document.finish_rows();
     observer.begin("threads");
     document.scaling = thread_series(&mix(corpora, run.pages)?, run, observer)?;

@@ -17,7 +17,7 @@ use crate::engines::gpu::{HostMemory, SharedPinned, TruenoGpu};
 use crate::engines::pooled::Pooled;
 use crate::engines::{BAR, Engines, TRUENO_GPU, TRUENO_GPU_ZSTD, ZSTD};
 use crate::error::{Error, Result};
-use crate::measure::{Observer, measure};
+use crate::measure::{Batches, Observer, measure};
 use crate::series;
 
 /// The corpora mixed.
@@ -95,14 +95,18 @@ pub fn run(
     ] {
         if has(section) {
             observer.begin(&format!("{section:?}"));
-            document.add_rows(MIX, 0, &measure(engines(&pipeline)?, &pipeline.pages, run.rounds, observer)?)?;
+            document.add_rows(
+                MIX,
+                0,
+                &measure(engines(&pipeline)?, Batches::Whole(&pipeline.pages), run.rounds, observer)?,
+            )?;
         }
     }
     if has(Section::Corpora) {
         for corpus in corpora {
             observer.begin(&corpus.name);
             let pages = mix(std::slice::from_ref(corpus), run.pages.div_ceil(4))?;
-            let timed = measure(pipeline.of_corpus(pages.len())?, &pages, run.rounds, observer)?;
+            let timed = measure(pipeline.of_corpus(pages.len())?, Batches::Whole(&pages), run.rounds, observer)?;
             document.add_rows(&corpus.name, corpus.same_filled, &timed)?;
         }
     }

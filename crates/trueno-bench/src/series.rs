@@ -8,7 +8,7 @@ use crate::document::{Along, Crossing, Direction, Point, Stage};
 use crate::engines::cpu::TRUENO_CPU;
 use crate::engines::{Engines, TRUENO_GPU};
 use crate::error::Result;
-use crate::measure::{Observer, Timed, measure};
+use crate::measure::{Batches, Observer, Timed, measure};
 
 /// The smallest batch: what one thread takes at a time.
 const LEAST_BATCH_PAGES: usize = 16;
@@ -25,7 +25,7 @@ pub(crate) fn by_batch<'a>(
 ) -> Result<(Vec<Point>, Vec<Stage>)> {
     let (mut points, mut stages) = (Vec::new(), Vec::new());
     for size in sizes.iter().copied().filter(|size| *size <= pages.len()) {
-        let timed = measure(engines(size)?, &pages[..size], rounds.min(MOST_ROUNDS), observer)?;
+        let timed = measure(engines(size)?, Batches::Some(pages, size), rounds.min(MOST_ROUNDS), observer)?;
         points.extend(timed.iter().map(|timed| Point::of(timed, Along::Batch)));
         stages = timed.iter().flat_map(stages_of).collect();
     }
@@ -42,7 +42,7 @@ pub(crate) fn by_threads<'a>(
 ) -> Result<Vec<Point>> {
     let mut points = Vec::new();
     for threads in thread_counts(most) {
-        let timed = measure(engines(threads)?, pages, rounds.min(MOST_ROUNDS), observer)?;
+        let timed = measure(engines(threads)?, Batches::Whole(pages), rounds.min(MOST_ROUNDS), observer)?;
         points.extend(timed.iter().map(|timed| Point::of(timed, Along::Threads)));
     }
     Ok(points)

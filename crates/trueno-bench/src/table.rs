@@ -52,8 +52,8 @@ fn title(document: &Document, name: &str) -> String {
     let Some(corpus) = document.corpora.iter().find(|corpus| corpus.name == name) else {
         return format!("{name}: {} of all corpora", quantity::pages(document.run.pages));
     };
-    let copies = if corpus.copies > 1 { format!(" x {} copies", corpus.copies) } else { String::new() };
-    format!("{name}: {}{copies}, {} same-filled left out", quantity::pages(corpus.distinct_pages), corpus.same_filled)
+    let variants = if corpus.variants > 1 { format!(" in {} rotations", corpus.variants) } else { String::new() };
+    format!("{name}: {}{variants}, {} same-filled left out", quantity::pages(corpus.distinct_pages), corpus.same_filled)
 }
 
 fn bar_name(bar: &str) -> &str {

@@ -16,7 +16,7 @@ macro_rules! corpora {
         /// All corpora, in the order of their names.
         pub const ALL: &[Corpus] = &[$(Corpus {
             name: $name,
-            pages: whole_pages(include_bytes!(concat!("../../trueno-bench/corpus/", $name, ".bin"))),
+            pages: whole_pages(include_bytes!(concat!("../corpus/", $name, ".bin"))),
         }),*];
     };
 }

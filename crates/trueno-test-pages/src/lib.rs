@@ -3,7 +3,7 @@
 //! Tests and fuzz targets of all crates take their pages from here, so that a page that once broke something is tried
 //! everywhere. Nothing that is published depends on this crate; it shares some files with `trueno-bench`.
 //!
-//! - [`corpus`]: real pages, from `corpus/` of `trueno-bench`;
+//! - [`corpus`]: real pages, from `corpus/`;
 //! - [`database`]: pages of b-tree indexes and tables, from a seed;
 //! - [`edge_pages`]: pages at the boundaries of the format;
 //! - [`generate`]: any number of pages, from a seed;

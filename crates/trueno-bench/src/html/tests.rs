@@ -78,7 +78,7 @@ pub(crate) fn document(threads: usize) -> Document {
         pages_in_all: 131,
         same_filled: 3,
         distinct_pages: 128,
-        copies: 64,
+        variants: 64,
     });
     let run = RunSettings { rounds: 7, pages: 8192, threads: NonZeroUsize::new(threads).unwrap() };
     let mut document = Document {

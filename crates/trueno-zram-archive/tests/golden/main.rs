@@ -26,14 +26,14 @@ use trueno_zram_core::PAGE_SIZE;
 use xxhash_rust::xxh32::xxh32;
 
 /// The folder of the files that today's writer writes, named after the version that wrote them first.
-const WRITER: &str = "0.1";
+const WRITER: &str = "0.2";
 
 /// The version of libzstd that compressed the Zstandard files of this folder. Other versions may compress pages differently: only
 /// the structure of these files is compared then.
 const WRITER_LIBZSTD: u32 = 10507;
 
 /// The most bytes of all files: they are part of the crate's package. A new folder may double it.
-const MAX_FOLDER_BYTES: u64 = 400 << 10;
+const MAX_FOLDER_BYTES: u64 = 800 << 10;
 
 #[test]
 fn the_manifest_lists_every_file_and_no_other() {

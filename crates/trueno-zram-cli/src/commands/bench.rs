@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Rounds; the median of each figure counts.
     #[arg(long, value_name = "N", default_value = "7")]
     rounds: NonZeroUsize,
-    /// The most pages in a batch: a smaller corpus is repeated whole, a larger one sampled.
+    /// The most pages in a batch: a smaller corpus is filled up with rotations of its pages, a larger one sampled.
     #[arg(long, value_name = "N", default_value = "8192")]
     pages: NonZeroUsize,
 }

@@ -27,12 +27,7 @@ pub(super) fn finish<L: LaneOperations>(
         if literals > rest.len() || literals > PAGE_SIZE - made {
             return None;
         }
-        if literals <= LANE {
-            let run = load_clamped(lanes, block, block.len() - rest.len())?;
-            store_clamped(lanes, page, made, run)?;
-        } else {
-            page.get_mut(made..made + literals)?.copy_from_slice(rest.get(..literals)?);
-        }
+        copy_run(page.get_mut(made..made + literals)?, rest.get(..literals)?)?;
         rest = rest.get(literals..)?;
         made += literals;
         if rest.is_empty() {
@@ -49,24 +44,32 @@ pub(super) fn finish<L: LaneOperations>(
         if offset.wrapping_sub(1) >= made || made > MATCH_START_LIMIT || end > MATCH_END_LIMIT {
             return None;
         }
-        let step = STEP.get(offset).map_or(LANE, |&step| usize::from(step));
-        let mut pattern = lanes.repeat(load_clamped(lanes, page, made - offset)?, offset);
-        // Only the end of a long match needs care. Nearly empty pages mostly end with a long match.
-        while made + 2 * LANE < end {
-            lanes.store(pattern, page.get_mut(made..)?.first_chunk_mut()?);
-            made += step;
-            if offset >= LANE {
-                pattern = lanes.load(page.get(made - offset..)?.first_chunk()?);
+        match STEP.get(offset) {
+            Some(&step) => {
+                let pattern = lanes.repeat(load_clamped(lanes, page, made - offset)?, offset);
+                while made + LANE <= end {
+                    lanes.store(pattern, page.get_mut(made..)?.first_chunk_mut()?);
+                    made += usize::from(step);
+                }
+                // Fewer bytes than a lane, and the pattern starts again.
+                if made < end {
+                    let mut bytes = [0; LANE];
+                    lanes.store(pattern, &mut bytes);
+                    copy_run(page.get_mut(made..end)?, bytes.get(..end - made)?)?;
+                }
             }
-        }
-        loop {
-            store_clamped(lanes, page, made, pattern)?;
-            made += step;
-            if made >= end {
-                break;
+            None if length < LANE => {
+                // The source ends before the match starts.
+                let (before, match_on) = page.split_at_mut_checked(made)?;
+                copy_run(match_on.get_mut(..length)?, before.get(made - offset..)?.get(..length)?)?;
             }
-            if offset >= LANE {
-                pattern = load_clamped(lanes, page, made - offset)?;
+            None => {
+                while made + LANE < end {
+                    copy_lane(lanes, page, made, offset)?;
+                    made += LANE;
+                }
+                // Over bytes that are there already, so that nothing is written behind the match.
+                copy_lane(lanes, page, end - LANE, offset)?;
             }
         }
         made = end;
@@ -80,12 +83,33 @@ fn load_clamped<L: LaneOperations>(lanes: L, bytes: &[u8], at: usize) -> Option<
     Some(lanes.skip(lanes.load(bytes.get(from..)?.first_chunk()?), at - from))
 }
 
-/// Stores as many bytes of `lane` at `at` as fit in the page.
+/// Copies 16 bytes of the page to `to`, from `offset` bytes before, at least 16.
 #[inline(always)]
-fn store_clamped<L: LaneOperations>(lanes: L, page: &mut Page, at: usize, lane: L::Lane) -> Option<()> {
-    let to = at.min(PAGE_SIZE - LANE);
-    let target = page.get_mut(to..)?.first_chunk_mut()?;
-    lanes.store(lanes.join(lanes.load(target), at - to, lane), target);
+fn copy_lane<L: LaneOperations>(lanes: L, page: &mut Page, to: usize, offset: usize) -> Option<()> {
+    let lane = lanes.load(page.get(to - offset..)?.first_chunk()?);
+    lanes.store(lane, page.get_mut(to..)?.first_chunk_mut()?);
+    Some(())
+}
+
+/// Copies a run. Short ones as two words that overlap: without a loop, and without reading the bytes around it, which were stored just
+/// before in other portions.
+#[inline(always)]
+fn copy_run(to: &mut [u8], from: &[u8]) -> Option<()> {
+    match from.len() {
+        0..4 => to.iter_mut().zip(from).for_each(|(to, from)| *to = *from),
+        4..8 => copy_ends::<4>(to, from)?,
+        8..=LANE => copy_ends::<8>(to, from)?,
+        _ => to.copy_from_slice(from),
+    }
+    Some(())
+}
+
+/// Copies the first and the last `N` bytes.
+#[inline(always)]
+fn copy_ends<const N: usize>(to: &mut [u8], from: &[u8]) -> Option<()> {
+    let (first, last) = (*from.first_chunk::<N>()?, *from.last_chunk::<N>()?);
+    *to.first_chunk_mut()? = first;
+    *to.last_chunk_mut()? = last;
     Some(())
 }
 

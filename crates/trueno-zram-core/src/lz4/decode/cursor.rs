@@ -66,4 +66,17 @@ impl<'a> BlockCursor<'a> {
         self.at = self.at.wrapping_add(literals + 3);
         (usize::from(u16::from_le_bytes(offset)), usize::from(token))
     }
+
+    /// Reads the byte at this position and moves past it.
+    ///
+    /// # Safety
+    ///
+    /// The block has a byte from here on.
+    #[inline(always)]
+    pub(super) unsafe fn take_token(&mut self) -> usize {
+        // SAFETY: the caller guarantees the byte.
+        let token = unsafe { self.at.read() };
+        self.at = self.at.wrapping_add(1);
+        usize::from(token)
+    }
 }

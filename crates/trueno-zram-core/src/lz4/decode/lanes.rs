@@ -13,7 +13,7 @@ pub(super) const STEP: [u8; LANE] = [16, 16, 16, 15, 16, 15, 12, 14, 16, 9, 10, 
 /// An instruction set's operations, implemented by the token that proves the CPU has it.
 ///
 /// The methods are inlined into a function compiled for those instructions. Neon fits the same trait (`vqtbl1q_u8`
-/// provides `repeat` and both shifts).
+/// provides `repeat` and `skip`).
 pub(super) trait LaneOperations: Copy {
     /// 16 bytes in a register.
     type Lane: Copy;
@@ -31,9 +31,6 @@ pub(super) trait LaneOperations: Copy {
 
     /// Drops the first `count` bytes, at most 16, and appends unspecified bytes.
     fn skip(self, lane: Self::Lane, count: usize) -> Self::Lane;
-
-    /// Returns the first `count` bytes of `head`, at most 16, followed by as much of `tail` as fits.
-    fn join(self, head: Self::Lane, count: usize, tail: Self::Lane) -> Self::Lane;
 }
 
 /// Returns the number of bits in `count` bytes, as a shift count.
@@ -96,12 +93,6 @@ impl LaneOperations for Scalar {
     fn skip(self, lane: u128, count: usize) -> u128 {
         lane.unbounded_shr(bits(count))
     }
-
-    #[inline(always)]
-    fn join(self, head: u128, count: usize, tail: u128) -> u128 {
-        let shift = bits(count);
-        head & !u128::MAX.unbounded_shl(shift) | tail.unbounded_shl(shift)
-    }
 }
 
 #[cfg(test)]
@@ -112,8 +103,7 @@ mod tests {
     /// Checks every operation against its definition, byte by byte.
     fn check_operations<L: LaneOperations>(lanes: L) {
         let bytes: [u8; LANE] = std::array::from_fn(|byte| 0x31 + 7 * u8::try_from(byte).unwrap());
-        let other = bytes.map(|byte| byte ^ 0x80);
-        let (lane, tail) = (lanes.load(&bytes), lanes.load(&other));
+        let lane = lanes.load(&bytes);
         let read = |lane| {
             let mut bytes = [0; LANE];
             lanes.store(lane, &mut bytes);
@@ -126,9 +116,6 @@ mod tests {
         }
         for count in 0..=LANE {
             assert_eq!(read(lanes.skip(lane, count))[..LANE - count], bytes[count..], "skip {count}");
-            let joined = read(lanes.join(lane, count, tail));
-            assert_eq!(joined[..count], bytes[..count], "join {count}");
-            assert_eq!(joined[count..], other[..LANE - count], "join {count}");
         }
     }
 

@@ -2,7 +2,7 @@
 #![cfg(target_arch = "x86_64")]
 #![allow(unsafe_code)]
 
-use std::arch::x86_64::{__m128i, _mm_and_si128, _mm_loadu_si128, _mm_or_si128, _mm_shuffle_epi8, _mm_storeu_si128};
+use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_shuffle_epi8, _mm_storeu_si128};
 
 use super::decode_with;
 use super::lanes::{LANE, LaneOperations};
@@ -50,30 +50,17 @@ const fn repeat_orders() -> [[u8; LANE]; LANE + 1] {
     orders
 }
 
-/// A window of 16 bytes shifts a lane: down by `n` from byte `16 + n`, up by `n` from byte `16 - n`.
-static MOVE: [u8; 3 * LANE] = move_orders();
+/// A window of 16 bytes from byte `n` shifts a lane down by `n`.
+static SKIP: [u8; 2 * LANE] = skip_orders();
 
-const fn move_orders() -> [u8; 3 * LANE] {
-    let mut orders = [ZERO; 3 * LANE];
+const fn skip_orders() -> [u8; 2 * LANE] {
+    let mut orders = [ZERO; 2 * LANE];
     let mut byte: u8 = 0;
     while (byte as usize) < LANE {
-        orders[LANE + byte as usize] = byte;
+        orders[byte as usize] = byte;
         byte += 1;
     }
     orders
-}
-
-/// A window of 16 bytes from byte `16 - n` keeps the first `n` bytes of a lane.
-static KEEP: [u8; 2 * LANE] = keep_masks();
-
-const fn keep_masks() -> [u8; 2 * LANE] {
-    let mut masks = [0; 2 * LANE];
-    let mut byte = 0;
-    while byte < LANE {
-        masks[byte] = u8::MAX;
-        byte += 1;
-    }
-    masks
 }
 
 /// Returns the 16 bytes of `table` from `at` on.
@@ -104,16 +91,6 @@ impl LaneOperations for Avx2 {
 
     #[inline(always)]
     fn skip(self, lane: __m128i, count: usize) -> __m128i {
-        shuffle(self, lane, window(&MOVE, LANE + count))
-    }
-
-    #[inline(always)]
-    fn join(self, head: __m128i, count: usize, tail: __m128i) -> __m128i {
-        let mask = self.load(window(&KEEP, LANE - count));
-        let tail = shuffle(self, tail, window(&MOVE, LANE - count));
-        // SAFETY: every x86-64 CPU has SSE2.
-        let head = unsafe { _mm_and_si128(head, mask) };
-        // SAFETY: every x86-64 CPU has SSE2.
-        unsafe { _mm_or_si128(head, tail) }
+        shuffle(self, lane, window(&SKIP, count))
     }
 }

@@ -28,12 +28,12 @@ use lanes::{LANE, LaneOperations};
 /// bytes, so they end before [`MATCH_END_LIMIT`] and no wide store passes the end of the page.
 const FAST_START_LIMIT: usize = MATCH_END_LIMIT - 14 - LANE;
 
-/// Input bytes that the fast loop needs after a token: 14 literals, the offset and the next token.
-const FAST_INPUT: usize = 14 + 2 + 1;
+/// Input bytes that the fast loop needs after a token: 14 literals, the offset, a length byte and the next token.
+const FAST_INPUT: usize = 14 + 2 + 1 + 1;
 
-/// Input bytes needed after the end of long literals: the copy reads less than two lanes past it, and the offset and
-/// the next token follow.
-const LONG_INPUT: usize = 2 * LANE + 3;
+/// Input bytes needed after the end of long literals: the copy reads less than two lanes past it, and the offset, a length
+/// byte and the next token follow.
+const LONG_INPUT: usize = 2 * LANE + 4;
 
 /// Decodes `block`, which must decode to exactly one page, into `page`. After an error the page holds a mix of the
 /// block's bytes and its previous contents.
@@ -69,7 +69,7 @@ fn decode_with<L: LaneOperations>(lanes: L, block: &[u8], page: &mut Page) -> Op
         let mut ahead = input;
         let mut start = made;
         if literals != FIELD_MAX {
-            // SAFETY: the loop condition guarantees 17 bytes of input and 35 of the page.
+            // SAFETY: the loop condition guarantees 18 bytes of input and 35 of the page.
             unsafe { copy_in(lanes, ahead, 0, page, start) };
         } else {
             let mut rest = ahead.rest(block)?;
@@ -90,7 +90,7 @@ fn decode_with<L: LaneOperations>(lanes: L, block: &[u8], page: &mut Page) -> Op
         start += literals;
         // The dependency chain from token to token limits the speed. So the next token is read at once, from its
         // position if no length bytes come before it.
-        // SAFETY: at most 14 literals and 3 bytes make up the 17 of the loop condition; long literals keep
+        // SAFETY: at most 14 literals and 3 bytes are fewer than the 18 of the loop condition; long literals keep
         // `LONG_INPUT`.
         let (offset, mut next) = unsafe { ahead.take_offset_and_token(literals) };
         if offset.wrapping_sub(1) >= start {
@@ -103,14 +103,15 @@ fn decode_with<L: LaneOperations>(lanes: L, block: &[u8], page: &mut Page) -> Op
             unsafe { copy_match(lanes, page, start, offset) };
         } else {
             if length == FIELD_MAX + MIN_MATCH {
-                // The byte read as a token is the first length byte.
-                let mut rest = ahead.rest(block)?;
+                // The byte read as a token is the first length byte, and mostly the only one.
                 length += next;
                 if next == usize::from(u8::MAX) {
-                    length += read_length(&mut rest)?;
+                    let (more, rest) = more_length(ahead.rest(block)?)?;
+                    length += more;
+                    ahead = BlockCursor::at_start(rest);
                 }
-                let (&token, rest) = rest.split_first()?;
-                (next, ahead) = (usize::from(token), BlockCursor::at_start(rest));
+                // SAFETY: one more byte than `take_offset_and_token` needs is there, in both cases above.
+                next = unsafe { ahead.take_token() };
             }
             if start + length + LONG_SLACK > PAGE_SIZE {
                 break;
@@ -124,4 +125,11 @@ fn decode_with<L: LaneOperations>(lanes: L, block: &[u8], page: &mut Page) -> Op
     }
     let token_at = block.len() - input.rest(block)?.len() - 1;
     finish(lanes, block, token_at, page, made)
+}
+
+/// Returns the sum of the length bytes at the start of `rest`, and what follows them, which is not empty.
+#[cold]
+fn more_length(mut rest: &[u8]) -> Option<(usize, &[u8])> {
+    let length = read_length(&mut rest)?;
+    (!rest.is_empty()).then_some((length, rest))
 }

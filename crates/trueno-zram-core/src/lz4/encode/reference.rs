@@ -11,8 +11,8 @@ use crate::page::{PAGE_SIZE, Page};
 pub(super) fn encode(page: &Page) -> Option<Vec<u8>> {
     let (hashed_bits, repeat) = match choose(page) {
         Chosen::Heap => (48, Repeat::Take),
-        Chosen::Records => (32, Repeat::Ignore),
-        Chosen::Text => (33, Repeat::Compare),
+        Chosen::Records => (34, Repeat::Ignore),
+        Chosen::Text => (35, Repeat::Compare),
     };
     let mut encoder =
         ReferenceEncoder { page, hashed_bits, table: vec![0; 4096], block: Vec::new(), literals_start: 0, offset: 1 };

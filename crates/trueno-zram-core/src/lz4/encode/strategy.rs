@@ -31,21 +31,22 @@ impl Strategy for Heap {
     const REPEAT: Repeat = Repeat::Take;
 }
 
-/// Arrays of small records: indexes, tables. Two counters per record leave little but matches of four bytes, which are a
-/// tenth of the ratio of a PostgreSQL index.
+/// Arrays of small records: indexes, tables. Two counters per record leave little but matches of four bytes. With two bits more than
+/// those, a quarter of them is found: PostgreSQL's pages are encoded 1.08 times as fast, at the same ratio in the mean, and 3 % larger
+/// for an index of integers. With 36 bits, such an index is 6 % larger.
 pub(super) struct Records;
 
 impl Strategy for Records {
-    const HASHED_BITS: u32 = 32;
+    const HASHED_BITS: u32 = 34;
     const REPEAT: Repeat = Repeat::Ignore;
 }
 
-/// All others: text, machine code, rows. Hashing one bit more than four bytes finds half of the matches of four bytes. On
-/// text, that is 0.995 of C lz4's ratio, instead of 1.001, at 1.21 of its speed, instead of 1.14.
+/// All others: text, machine code, rows. Hashing three bits more than four bytes finds an eighth of the matches of four bytes. On
+/// text, that is 0.991 of C lz4's ratio; one bit more gave 0.997, at 0.97 of the speed.
 pub(super) struct Text;
 
 impl Strategy for Text {
-    const HASHED_BITS: u32 = 33;
+    const HASHED_BITS: u32 = 35;
     const REPEAT: Repeat = Repeat::Compare;
 }
 

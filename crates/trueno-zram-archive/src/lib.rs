@@ -58,7 +58,7 @@ pub use archive::group::{GroupBuffer, GroupRun};
 pub use archive::{Archive, ArchiveInfo, CodecPages, GroupTotals, Verify};
 pub use delta::{
     ArchiveIdentity, BaseRecord, Delta, DeltaFile, DeltaPart, DeltaSummary, DeltaWriter, OriginCounts, PageArchive,
-    PageOrigin,
+    PageOrigin, StoredPages, StoredPagesReader,
 };
 pub use error::{Error, Result};
 pub use format::Format;

@@ -364,7 +364,7 @@ fn describe(error: &dyn std::error::Error) -> String {
 }
 
 /// Parses a number of bytes above 0: `4096`, `512M`, `8G`.
-fn parse_size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     match parse_number(text)? {
         0 => Err("the size must not be 0".to_owned()),
         size => Ok(size),

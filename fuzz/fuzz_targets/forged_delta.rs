@@ -1,16 +1,20 @@
-//! Deltas whose parts the fuzzer edits, with every checksum made right: a page that is returned has the hash that the delta
-//! states, or is zero as it states. Without edits, all pages come back.
+//! Deltas of both versions, with and without a base, whose parts the fuzzer edits, with every checksum made right: a page that is
+//! returned has the hash that the delta or its base states, or is zero as the delta states. Without edits, all pages come back.
 #![no_main]
 
+use std::sync::Arc;
+
 use libfuzzer_sys::fuzz_target;
-use trueno_zram_archive::{ArchiveWriter, Format, PageHash, PageHashes, PageOrigin, Pages, WriteOptions};
+use trueno_zram_archive::{
+    ArchiveWriter, Delta, Error, Format, PageArchive, PageHash, PageHashes, PageOrigin, Pages, WriteOptions,
+};
 use trueno_zram_core::{PAGE_SIZE, Page};
 use trueno_zram_fuzz::{compress, page_from, use_one_thread};
 
 #[path = "../../crates/trueno-zram-archive/tests/support/deltas.rs"]
 mod deltas;
 
-use deltas::{ForgedDelta, assert_reads, delta_of, open, standard};
+use deltas::{ForgedDelta, assert_reads, deduplicated, delta_of, standard};
 
 /// Edits of one delta. More of them leave nothing that a reader would follow.
 const MAX_EDITS: usize = 10;
@@ -23,13 +27,20 @@ fuzz_target!(init: use_one_thread(), |data: &[u8]| {
     let (pages, edits) = data.split_at(data.len() / 2);
     let (before, after) = pages.split_at(pages.len() / 2);
     let format = if mode & 1 == 0 { Format::Lz4 } else { Format::Zstd };
-    let base = archive(&image(before, mode));
+    let base = match mode >> 1 & 3 {
+        0 => None,
+        kind => Some(archive(&image(before, mode), kind == 1)),
+    };
     let content = [image(before, mode >> 1), image(after, mode >> 2)].concat();
     let len = content.as_flattened().len() - usize::from(mode >> 4);
     let content = &content.as_flattened()[..len];
-    let (delta, _) = delta_of(content, &standard(&base), format, 1 + usize::from(mode));
+    let part_pages = 1 + usize::from(mode);
+    let delta = match &base {
+        Some(base) => delta_of(content, &standard(base), format, part_pages).0,
+        None => deduplicated(content, format, part_pages).0,
+    };
     if edits.is_empty() {
-        assert_reads(&open(&delta, standard(&base)).expect("not edited"), content);
+        assert_reads(&open(delta, base.as_deref()).expect("not edited"), content);
         return;
     }
     let mut forged = ForgedDelta::parse(&delta);
@@ -43,11 +54,18 @@ fuzz_target!(init: use_one_thread(), |data: &[u8]| {
             if n <= 256 { high % n } else { (high << 8 | low) % n }
         });
     }
-    judge(&forged.build(), &base);
+    judge(forged.build(), base.as_deref());
 });
 
-fn judge(delta: &[u8], base: &[u8]) {
-    let Ok(archive) = open(delta, standard(base)) else { return };
+/// Opens a delta with its base, or without one.
+fn open(delta: Vec<u8>, base: Option<&[u8]>) -> Result<PageArchive, Error> {
+    let base = base.map(standard).ok_or(Error::NoIndex);
+    let opened = Delta::open(Arc::new(delta), |_| base)?;
+    Ok(PageArchive::Delta(Box::new(opened.expect("it starts like a delta"))))
+}
+
+fn judge(delta: Vec<u8>, base: Option<&[u8]>) {
+    let Ok(archive) = open(delta, base) else { return };
     let delta = archive.as_delta().expect("opened as a delta");
     for number in 0..archive.page_count().min(3000) {
         let mut page = [0xff; PAGE_SIZE];
@@ -71,9 +89,9 @@ fn image(bytes: &[u8], mode: u8) -> Vec<Page> {
     pages
 }
 
-fn archive(pages: &[Page]) -> Vec<u8> {
-    let options = WriteOptions::default();
+fn archive(pages: &[Page], page_hashes: bool) -> Vec<u8> {
+    let options = WriteOptions::default().with_page_hashes(page_hashes);
     let mut archive = ArchiveWriter::new(Vec::new(), options).expect("vectors can be written to");
-    archive.write_batch(&compress(Format::Lz4, pages)).expect("vectors can be written to");
+    archive.write_batch_of(&compress(Format::Lz4, pages), pages).expect("vectors can be written to");
     archive.finish(None).expect("vectors can be written to").0
 }

@@ -60,7 +60,7 @@ pub use archive::{Archive, ArchiveInfo, CodecPages, GroupTotals, Verify};
 pub use background_proof::{BackgroundProof, ProofEvent};
 pub use delta::{
     ArchiveIdentity, BaseRecord, Delta, DeltaFile, DeltaPart, DeltaSummary, DeltaWriter, OriginCounts, PageArchive,
-    PageOrigin,
+    PageOrigin, StoredPages, StoredPagesReader,
 };
 pub use error::{Error, Result};
 pub use format::Format;

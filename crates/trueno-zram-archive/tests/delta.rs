@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use support::deltas::{ForgedDelta, assert_reads, delta_of, open, padded, standard};
-use support::{FORMATS, archive_of, mixed_content, plain_archive_in, plain_archive_of, with_checksums};
+use support::{
+    FORMATS, archive_of, hashed_archive_in, mixed_content, plain_archive_in, plain_archive_of, with_checksums,
+};
 use trueno_test_pages::generate::Generator;
 use trueno_zram_archive::{
     ArchiveIdentity, Delta, Error, Format, PageArchive, PageHash, PageHashes, PageOrigin, Pages, WriteOptions,
@@ -41,23 +43,7 @@ fn edited(content: &[u8], seed: u64) -> Vec<u8> {
 }
 
 fn base_of(content: &[u8], format: Format, page_hashes: bool) -> Vec<u8> {
-    let options = with_checksums().with_format(format).with_content_checksum(false).with_page_hashes(page_hashes);
-    if !page_hashes {
-        return plain_archive_in(format, content);
-    }
-    // Hashes need the pages themselves.
-    let mut archive = trueno_zram_archive::ArchiveWriter::new(Vec::new(), options).unwrap();
-    let algorithm = match format {
-        Format::Lz4 => trueno_zram_core::Algorithm::Lz4,
-        Format::Zstd => trueno_zram_core::Algorithm::Zstd { level: 1 },
-    };
-    let mut compressor = trueno_zram_core::CpuBatchCompressor::new(algorithm).unwrap();
-    let (pages, tail) = content.as_chunks::<PAGE_SIZE>();
-    for pages in pages.chunks(300) {
-        archive.write_batch_of(&compressor.compress(pages).unwrap(), pages).unwrap();
-    }
-    archive.write_tail(tail).unwrap();
-    archive.finish(None).unwrap().0
+    if page_hashes { hashed_archive_in(format, content) } else { plain_archive_in(format, content) }
 }
 
 proptest! {
@@ -193,7 +179,8 @@ fn longer_chains_are_refused_by_readers_and_writers_alike() {
     let too_long = |error: Error| assert!(matches!(error, Error::ChainTooLong { max_deltas: 32 }), "{error}");
     too_long(archive.record(b"32").unwrap_err());
     // A delta of other makers.
-    let record = [&archive.identity().as_bytes()[..], &archive.page_count().to_le_bytes(), b"32"].concat();
+    let digest = [0; 16];
+    let record = [&archive.identity().as_bytes()[..], &archive.page_count().to_le_bytes(), &digest, b"32"].concat();
     let longer = ForgedDelta { base: record, ..ForgedDelta::parse(&delta) }.build();
     too_long(open(&longer, archive).unwrap_err());
 }

@@ -14,8 +14,7 @@ use trueno_zram_core::{
     workers_beside_driver,
 };
 use trueno_zram_io::{
-    ArchiveOutput, Compressed, CompressedDelta, Compressors, Decoders, DeltaBase, DeltaOptions, Gpu, Observer,
-    PageSource, Workers,
+    ArchiveOutput, Compressed, CompressedDelta, Compressors, Decoders, DeltaOptions, Gpu, Observer, PageSource, Workers,
 };
 
 use crate::args::{
@@ -186,16 +185,14 @@ impl Engine {
         compressed
     }
 
-    /// Compresses the pages of `source` that `base` does not have into a delta, on the CPU.
+    /// Compresses pages of `source` into a delta, on the CPU.
     pub(crate) fn compress_delta<S: PageSource, W: ArchiveOutput>(
         &mut self,
         source: S,
         out: W,
-        base: DeltaBase<'_>,
-        options: WriteOptions,
+        options: DeltaOptions<'_>,
         observer: &dyn Observer,
     ) -> Result<CompressedDelta<S, W>, S::Error> {
-        let options = DeltaOptions { base, write: options };
         let workers = Workers::new(&self.pool).with_observer(observer);
         trueno_zram_io::compress_delta(source, out, options, &mut self.lanes, workers)
     }

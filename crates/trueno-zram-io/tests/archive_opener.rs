@@ -48,7 +48,8 @@ fn archive_of(content: &[u8]) -> Vec<u8> {
 /// A delta of `content` that names its base by `path`, and does not care how long the chain becomes.
 fn delta_of(content: &[u8], base: &PageArchive, path: &str) -> Vec<u8> {
     let hashes = PageHashes::stored(base).unwrap().unwrap_or_else(|| PageHashes::compute(base).unwrap());
-    let record = BaseRecord { identity: base.identity(), page_count: base.page_count(), path: path.into() };
+    let record =
+        BaseRecord { identity: base.identity(), page_count: base.page_count(), hashes: None, path: path.into() };
     let mut delta = DeltaWriter::new(Vec::new(), record, WriteOptions::default()).unwrap();
     let (mut codec, mut room) = (PageCodec::new(Algorithm::Lz4).unwrap(), [0; PAGE_SIZE]);
     let mut part = DeltaPart::new();

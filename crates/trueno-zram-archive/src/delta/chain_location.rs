@@ -25,6 +25,16 @@ pub(super) struct ChainLocation {
     len_bytes: usize,
 }
 
+/// A page of a delta that was looked up in all files of the chain.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FoundPage {
+    /// Its origin in the delta itself.
+    pub(super) origin: PageOrigin,
+    pub(super) location: ChainLocation,
+    /// Its hash, unless it is zero.
+    pub(super) hash: Option<PageHash>,
+}
+
 impl ChainLocation {
     /// Returns `true` if the page can be read together with the one before it. Zero pages follow each other.
     fn follows(self, before: Self) -> bool {
@@ -43,45 +53,52 @@ impl ChainLocation {
 
 impl Delta {
     /// Returns the archive that has the stored pages of this level.
-    fn stored_at(&self, level: usize) -> &Archive {
-        self.layers.get(level).map_or(&self.lowest, |layer| &layer.stored)
+    fn stored_at(&self, level: usize) -> Result<&Archive> {
+        let lowest = || self.lowest.as_ref().map(|lowest| &lowest.archive);
+        let archive = self.layers.get(level).map(|layer| &layer.stored).or_else(lowest);
+        archive.ok_or_else(|| Error::delta("it has no base"))
     }
 
-    /// Finds the location of a page by the maps of the deltas beneath, one after the other.
-    pub(super) fn locate(&self, page: u64, origin: PageOrigin) -> Result<ChainLocation> {
-        let (mut level, mut number, mut origin, mut len_bytes) = (0, page, origin, PAGE_SIZE);
+    /// Finds a page in the files of the chain.
+    pub(super) fn find(&self, page: u64) -> Result<FoundPage> {
+        let (origin, hash) = self.own().origin(page)?;
+        self.follow(page, origin, hash)
+    }
+
+    /// Finds the location of a page by the maps of the deltas beneath, one after the other, and its hash by the first file that
+    /// has it.
+    pub(super) fn follow(&self, page: u64, first: PageOrigin, own_hash: Option<PageHash>) -> Result<FoundPage> {
+        let (mut level, mut number, mut len_bytes) = (0, page, PAGE_SIZE);
+        let (mut origin, mut hash) = (first, own_hash);
         let stored = loop {
             match origin {
                 PageOrigin::Zero => break None,
                 PageOrigin::Stored(stored) => break Some(stored),
                 PageOrigin::Base(next) => (level, number) = (level + 1, next),
             }
-            let Some(layer) = self.layers.get(level) else { break Some(number) };
+            let Some(layer) = self.layers.get(level) else {
+                hash = hash.or_else(|| self.lowest.as_ref()?.hashes.as_ref()?.get(number, &mut 0));
+                break Some(number);
+            };
             let found = layer.origin(number).map_err(|error| self.at_level(level, error, Some(page)))?;
-            origin = found.0;
+            (origin, hash) = (found.0, hash.or(found.1));
             len_bytes = len_bytes.min(page_len(layer.footer.content_len, number));
         };
-        Ok(ChainLocation { level, page: number, stored, len_bytes })
+        if hash.is_none() && first != PageOrigin::Zero {
+            return Err(Error::delta(format!("page {page} has no hash: the base states none for its page")));
+        }
+        let location = ChainLocation { level, page: number, stored, len_bytes };
+        Ok(FoundPage { origin: first, location, hash })
     }
 
     /// Reads the pages from `first` on. Those that follow each other in their file are read together.
-    pub(super) fn read_runs(
-        &self,
-        first: u64,
-        origins: &[(PageOrigin, Option<PageHash>)],
-        out: &mut [Page],
-    ) -> Result<()> {
+    pub(super) fn read_runs(&self, first: u64, found: &[FoundPage], out: &mut [Page]) -> Result<()> {
         let (mut rest, mut page) = (out, first);
-        let mut locations = (first..).zip(origins).map(|(page, (origin, _))| self.locate(page, *origin)).peekable();
-        while let Some(start) = locations.next() {
-            let start = start?;
-            let (mut last, mut count) = (start, 1);
-            while let Some(Ok(next)) = locations.next_if(|next| next.as_ref().is_ok_and(|next| next.follows(last))) {
-                (last, count) = (next, count + 1);
-            }
-            let (pages, after) = rest.split_at_mut(count);
+        for run in found.chunk_by(|before, next| next.location.follows(before.location)) {
+            let (start, last) = (run[0].location, run[run.len() - 1].location);
+            let (pages, after) = rest.split_at_mut(run.len());
             self.read_run(page, start, last, pages)?;
-            (rest, page) = (after, page + count as u64);
+            (rest, page) = (after, page + run.len() as u64);
         }
         Ok(())
     }
@@ -105,7 +122,7 @@ impl Delta {
             None => (count == 1).then_some(0),
             Some(found) => found.checked_sub(stored).filter(|within| *within < count),
         };
-        let archive = self.stored_at(start.level);
+        let archive = self.stored_at(start.level)?;
         let read = match self.verify {
             Verify::Touched => archive.read_by_entries(stored, out),
             Verify::Group | Verify::All => archive.read(stored, out),
@@ -123,12 +140,12 @@ impl Delta {
 
     /// Reads a page where the indexes say it is, for a caller that compares it with its hash.
     pub(crate) fn read_unproven(&self, page: u64, out: &mut Page) -> Result<()> {
-        let location = self.locate(page, self.origin(page)?.0)?;
+        let location = self.find(page)?.location;
         let Some(stored) = location.stored else {
             out.fill(0);
             return Ok(());
         };
-        let read = self.stored_at(location.level).read_unproven(stored, out);
+        let read = self.stored_at(location.level)?.read_unproven(stored, out);
         read.map_err(|error| self.at_level(location.level, self.in_file(location, error, Some(0)), Some(page)))?;
         out[location.len_bytes..].fill(0);
         Ok(())
@@ -146,13 +163,16 @@ impl Delta {
     fn at_level(&self, level: usize, error: Error, page: Option<u64>) -> Error {
         match level.checked_sub(1).and_then(|above| self.layers.get(above)) {
             None => error,
-            Some(above) => Error::Base { base: above.base.to_string(), reason: error.to_string(), page },
+            Some(above) => Error::Base { base: above.base_name(), reason: error.to_string(), page },
         }
     }
 
     /// Returns `true` if reading the page at this location takes no other pages.
     pub(super) fn is_located_at(&self, location: ChainLocation) -> bool {
-        let is_located = |stored| self.verify == Verify::Touched || self.stored_at(location.level).is_located(stored);
+        let archive = |level| self.stored_at(level).ok();
+        let is_located = |stored| {
+            self.verify == Verify::Touched || archive(location.level).is_some_and(|archive| archive.is_located(stored))
+        };
         location.stored.is_none_or(is_located)
     }
 }

@@ -95,5 +95,10 @@ pub(crate) fn digest(parts: &[&[u8]]) -> [u8; IDENTITY_LEN] {
     parts.iter().for_each(|part| {
         hasher.update(part);
     });
-    *hasher.finalize().as_bytes().first_chunk().expect("a hash has 32 bytes")
+    cut(&hasher.finalize())
+}
+
+/// Returns the start of a BLAKE3 hash.
+pub(crate) fn cut(hash: &blake3::Hash) -> [u8; IDENTITY_LEN] {
+    *hash.as_bytes().first_chunk().expect("a hash has 32 bytes")
 }

@@ -4,9 +4,8 @@ use crate::error::{Error, Result};
 use crate::read_at::{ReadAt, file_len, read_part};
 
 use super::identity::digest;
-use super::layout::{
-    BaseRecord, DeltaFooter, FOOTER_LEN, HEAD_LEN, HEAD_MAGIC, MAX_GROUP_LEN, MAX_RECORD_LEN, MapRecord, head,
-};
+use super::layout::{BaseRecord, DeltaFooter, FOOTER_LEN, HEAD_LEN, HEAD_MAGIC, MAX_RECORD_LEN, decode_head};
+use super::map_table::MapTable;
 
 /// Reads the footer; `None` if the file does not start like a delta.
 pub(crate) fn read_footer(file: &dyn ReadAt) -> Result<Option<DeltaFooter>> {
@@ -23,17 +22,14 @@ pub(crate) fn read_footer(file: &dyn ReadAt) -> Result<Option<DeltaFooter>> {
         return Err(Error::delta("it has no footer: the file is cut short"));
     };
     read_part(file, 0, &mut start, None, "its head")?;
-    if start != head() {
-        return Err(Error::delta("its head is damaged, or of a version that this reader does not know"));
-    }
+    let version = decode_head(&start)?;
     let mut footer = [0; FOOTER_LEN];
     read_part(file, footer_at, &mut footer, None, "its footer")?;
-    DeltaFooter::decode(&footer, file_len).map(Some)
+    DeltaFooter::decode(&footer, version, file_len).map(Some)
 }
 
-/// Reads the table and the record of the base, and compares them with their digest. Returns the position and the record of
-/// each group's map; the maps add up to their length.
-pub(crate) fn read_table(file: &dyn ReadAt, footer: &DeltaFooter) -> Result<(Vec<(u64, MapRecord)>, BaseRecord)> {
+/// Reads the table and the record of the base, if there is one, and compares them with their digest.
+pub(super) fn read_table(file: &dyn ReadAt, footer: &DeltaFooter) -> Result<(MapTable, Option<BaseRecord>)> {
     if footer.base_len as usize > MAX_RECORD_LEN {
         return Err(Error::delta("the record of its base is too long"));
     }
@@ -45,17 +41,5 @@ pub(crate) fn read_table(file: &dyn ReadAt, footer: &DeltaFooter) -> Result<(Vec
         return Err(Error::delta("its table or the record of its base is damaged"));
     }
     let (table, base) = bytes.split_at(table_len);
-    let (mut records, mut at) = (Vec::new(), footer.map_at());
-    for record in table.as_chunks().0 {
-        let record = MapRecord::decode(*record);
-        if record.len_bytes as usize > MAX_GROUP_LEN {
-            return Err(Error::delta("its table has a group that is too long"));
-        }
-        records.push((at, record));
-        at += u64::from(record.len_bytes);
-    }
-    if at != footer.table_at() {
-        return Err(Error::delta("its table does not add up to its map"));
-    }
-    Ok((records, BaseRecord::decode(base)?))
+    Ok((MapTable::decode(table, footer)?, BaseRecord::decode(base, footer.version)?))
 }

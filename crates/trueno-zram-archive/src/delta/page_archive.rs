@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::pages::Pages;
 use crate::read_at::ReadAt;
 
+use super::base_hashes::BaseHashes;
 use super::identity::ArchiveIdentity;
 use super::layout::BaseRecord;
 use super::reader::Delta;
@@ -81,8 +82,8 @@ impl PageArchive {
     /// # let mut bytes = Vec::new();
     /// # compress(&[7; 100 * 4096][..], &mut bytes, &WriteOptions::default())?;
     /// # let archive = PageArchive::standard(std::sync::Arc::new(bytes))?.expect("it has an index");
-    /// match archive.as_delta() {
-    ///     Some(delta) => println!("needs {}", delta.base_record()),
+    /// match archive.as_delta().and_then(|delta| delta.base_record()) {
+    ///     Some(base) => println!("needs {base}"),
     ///     None => println!("needs no other file"),
     /// }
     /// # Ok::<(), trueno_zram_archive::Error>(())
@@ -113,7 +114,14 @@ impl PageArchive {
         }
     }
 
-    /// Returns the number of deltas on the way to a standard archive: 0 for such an archive itself.
+    pub(super) fn verify(&self) -> Verify {
+        match self {
+            Self::Standard(archive) => archive.verify(),
+            Self::Delta(delta) => delta.verify,
+        }
+    }
+
+    /// Returns the number of deltas on the way to a standard archive, or to a delta without a base: 0 for a standard archive itself.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.as_delta().map_or(0, Delta::depth)
@@ -156,10 +164,11 @@ impl PageArchive {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ChainTooLong`](crate::Error::ChainTooLong) if readers would refuse that delta.
+    /// [`Error::ChainTooLong`](crate::Error::ChainTooLong) if readers would refuse that delta; those of reading its page hashes.
     pub fn record(&self, path: &[u8]) -> Result<BaseRecord> {
         Delta::check_depth(self.depth() + 1)?;
-        Ok(BaseRecord { identity: self.identity(), page_count: self.page_count(), path: path.to_vec() })
+        let hashes = BaseHashes::of(self)?.map(|hashes| hashes.digest);
+        Ok(BaseRecord { identity: self.identity(), page_count: self.page_count(), hashes, path: path.to_vec() })
     }
 
     /// Reads a page where the index says it is, for a caller that compares it with its hash.

@@ -15,6 +15,11 @@ pub(crate) enum PartRun {
         first: u64,
         pages: u64,
     },
+    /// Pages that follow each other among those that are stored already. They have the next hashes of the part.
+    Stored {
+        first: u64,
+        pages: u64,
+    },
     /// The next pages of the part's blocks, with the next hashes.
     New {
         pages: u64,
@@ -112,6 +117,22 @@ impl DeltaPart {
         }
     }
 
+    /// Adds a copy of a stored page, which [`StoredPages`](crate::StoredPages) has found.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{DeltaPart, PageHash};
+    /// let mut part = DeltaPart::new();
+    /// part.push_stored(7, PageHash::of(&[1; 4096]));
+    /// assert_eq!(part.page_count(), 1);
+    /// ```
+    pub fn push_stored(&mut self, page: u64, hash: PageHash) {
+        self.push_hash(hash);
+        match self.runs.last_mut() {
+            Some(PartRun::Stored { first, pages }) if first.checked_add(*pages) == Some(page) => *pages += 1,
+            _ => self.runs.push(PartRun::Stored { first: page, pages: 1 }),
+        }
+    }
+
     /// Adds a page that the base does not have. It is not zero.
     ///
     /// ```
@@ -134,6 +155,13 @@ impl DeltaPart {
         Ok(())
     }
 
+    /// Returns the blocks of the pages that are new, as they lie in the file, once the writer has [placed](crate::DeltaWriter::place)
+    /// the part.
+    #[must_use]
+    pub fn block_bytes(&self) -> &[u8] {
+        self.blocks.bytes()
+    }
+
     fn push_hash(&mut self, hash: PageHash) {
         self.page_count += 1;
         self.hashes.push(*hash.as_bytes());
@@ -145,7 +173,7 @@ impl DeltaPart {
         self.runs.iter().map(move |run| {
             let hashed = match *run {
                 PartRun::Zeros(_) => 0,
-                PartRun::Base { pages, .. } | PartRun::New { pages } => pages,
+                PartRun::Base { pages, .. } | PartRun::Stored { pages, .. } | PartRun::New { pages } => pages,
             };
             let hashed = usize::try_from(hashed).expect("as many as there are hashes");
             (*run, rest.split_off(..hashed).expect("every page that is not zero has a hash"))

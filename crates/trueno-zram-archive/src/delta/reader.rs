@@ -6,21 +6,23 @@ use trueno_zram_core::Page;
 
 use crate::archive::{Archive, Verify};
 use crate::error::{Error, Result};
+use crate::hashes::hash_list::HashList;
 use crate::hashes::page_hash::PageHash;
 use crate::pages::Pages;
 use crate::read_at::ReadAt;
 
+use super::chain_location::FoundPage;
 use super::file::DeltaFile;
 use super::identity::ArchiveIdentity;
 use super::layout::{BaseRecord, HEAD_MAGIC};
 use super::map::{OriginCounts, PageOrigin};
 use super::page_archive::PageArchive;
 
-/// A delta with its base, read by page number, by many threads at once.
+/// A delta with its base, if it has one, read by page number, by many threads at once.
 ///
 /// Every page is compared with its hash before it is returned. So a base that was changed, and a delta that names the wrong
-/// pages, are errors and never other bytes. Opening reads the table of groups; the first read in a group of 1,024 pages
-/// reads its map, which then stays in memory: 16 bytes per page that is not zero.
+/// pages, are errors and never other bytes. Opening reads the table of groups, and the page hashes of a standard archive if the
+/// delta relies on them; the first read in a group of 1,024 pages reads its map. Both stay in memory: 16 bytes per hash.
 ///
 /// The deltas of a chain lie in a list, and a page is looked up in one after the other until its file is found. A long chain
 /// takes no more of the stack than a short one.
@@ -51,9 +53,16 @@ use super::page_archive::PageArchive;
 pub struct Delta {
     /// The deltas of the chain: first the delta itself, then its base, and so on.
     pub(super) layers: Vec<DeltaFile>,
-    /// The standard archive beneath all of them.
-    pub(super) lowest: Archive,
+    /// The standard archive beneath all of them; `None` if the last one has no base.
+    pub(super) lowest: Option<Lowest>,
     pub(super) verify: Verify,
+}
+
+/// The standard archive beneath a chain of deltas.
+pub(super) struct Lowest {
+    pub(super) archive: Archive,
+    /// Its page hashes, if the delta above relies on them.
+    pub(super) hashes: Option<HashList>,
 }
 
 impl Delta {
@@ -65,7 +74,7 @@ impl Delta {
     /// ```
     pub const MAX_DEPTH: usize = 32;
 
-    /// Opens a delta; returns `None` if the file is not one. `find_base` returns the archive that the delta needs.
+    /// Opens a delta; returns `None` if the file is not one. `find_base` returns the archive that the delta needs, if it has a base.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -82,8 +91,14 @@ impl Delta {
         find_base: impl FnOnce(&BaseRecord) -> Result<PageArchive>,
     ) -> Result<Option<Self>> {
         let Some(own) = DeltaFile::open(file)? else { return Ok(None) };
-        let base = find_base(own.base_record())?;
-        own.on_base(base).map(Some)
+        match own.base_record() {
+            Some(record) => {
+                let base = find_base(record)?;
+                own.on_base(base)
+            }
+            None => own.without_base(),
+        }
+        .map(Some)
     }
 
     /// Sets how much of the archives of the chain is proven before a page is returned.
@@ -113,7 +128,9 @@ impl Delta {
     pub fn with_verify(mut self, verify: Verify) -> Self {
         // The archives themselves prove before they return pages: those that the caller reads have no hashes.
         let of_archives = if verify == Verify::Touched { Verify::Group } else { verify };
-        self.lowest = self.lowest.with_verify(of_archives);
+        if let Some(lowest) = &mut self.lowest {
+            lowest.archive.set_verify(of_archives);
+        }
         for layer in &mut self.layers {
             layer.stored.set_verify(of_archives);
         }
@@ -142,13 +159,13 @@ impl Delta {
         self.layers.first().expect("a delta has at least its own layer")
     }
 
-    /// Returns the number of deltas on the way to a standard archive.
+    /// Returns the number of deltas on the way to a standard archive, or to a delta without a base.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.layers.len()
     }
 
-    /// Returns the record of its base.
+    /// Returns the record of its base; `None` if it has none.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -164,12 +181,12 @@ impl Delta {
     /// # writer.push(&mut part)?;
     /// # let file = Arc::new(writer.finish(2 * 4096)?.0);
     /// let delta = Delta::open(file, |_| Ok(base))?.expect("it is a delta");
-    /// assert_eq!(delta.base_record().path, b"monday.lz4");
+    /// assert_eq!(delta.base_record().expect("it has a base").path, b"monday.lz4");
     /// # Ok::<(), trueno_zram_archive::Error>(())
     /// ```
     #[must_use]
-    pub fn base_record(&self) -> &BaseRecord {
-        &self.own().base
+    pub fn base_record(&self) -> Option<&BaseRecord> {
+        self.own().base_record()
     }
 
     /// Returns its identity, by which deltas name their base.
@@ -252,13 +269,26 @@ impl Delta {
     /// # Errors
     /// [`Error::PageRange`]; [`Error::Delta`] if the map is damaged; [`Error::Read`].
     pub fn origin(&self, page: u64) -> Result<(PageOrigin, Option<PageHash>)> {
-        self.own().origin(page)
+        let FoundPage { origin, hash, .. } = self.find(page)?;
+        Ok((origin, hash))
+    }
+
+    /// Returns the hashes of all pages.
+    pub(crate) fn hashes(&self) -> Result<HashList> {
+        let mut list = HashList::default();
+        for (page, found) in (0..).zip(self.own().origins()) {
+            match found? {
+                (PageOrigin::Zero, _) => list.push_zeros(1),
+                (_, Some(hash)) => list.push(hash),
+                (origin, None) => list.push(self.follow(page, origin, None)?.hash.expect("it is not zero")),
+            }
+        }
+        Ok(list)
     }
 
     /// Reads a page, and compares it with its hash.
     fn read_one(&self, page: u64, out: &mut Page) -> Result<()> {
-        let (origin, hash) = self.origin(page)?;
-        let location = self.locate(page, origin)?;
+        let FoundPage { origin, location, hash } = self.find(page)?;
         self.read_run(page, location, location, std::slice::from_mut(out))?;
         if hash.is_some_and(|hash| PageHash::of(out) != hash) {
             return Err(self.hash_mismatch(page, origin));
@@ -269,7 +299,7 @@ impl Delta {
 
     fn hash_mismatch(&self, page: u64, origin: PageOrigin) -> Error {
         let origin = match origin {
-            PageOrigin::Base(number) => format!("page {number} of base {}", self.own().base),
+            PageOrigin::Base(number) => format!("page {number} of base {}", self.own().base_name()),
             PageOrigin::Stored(number) => format!("stored page {number}"),
             PageOrigin::Zero => "a zero page".to_owned(),
         };
@@ -287,13 +317,13 @@ impl Pages for Delta {
         if let [page] = out {
             return self.read_one(first, page);
         }
-        let expected = (first..).take(out.len()).map(|page| self.origin(page)).collect::<Result<Vec<_>>>()?;
+        let expected = (first..).take(out.len()).map(|page| self.find(page)).collect::<Result<Vec<_>>>()?;
         self.read_runs(first, &expected, out)?;
         // Zero pages have no hashes.
         let mut hashes = Vec::with_capacity(out.len());
-        let found = out.iter().zip(&expected).filter(|(_, (_, hash))| hash.is_some()).map(|(page, _)| page);
+        let found = out.iter().zip(&expected).filter(|(_, expected)| expected.hash.is_some()).map(|(page, _)| page);
         PageHash::of_pages(found, &mut hashes);
-        let hashed = (first..).zip(&expected).filter_map(|(page, (origin, hash))| Some((page, *origin, (*hash)?)));
+        let hashed = (first..).zip(&expected).filter_map(|(page, found)| Some((page, found.origin, found.hash?)));
         let mut pages = hashed.zip(&hashes);
         if let Some(((page, origin, _), _)) = pages.find(|((_, _, expected), hash)| expected != *hash) {
             return Err(self.hash_mismatch(page, origin));
@@ -305,13 +335,12 @@ impl Pages for Delta {
     }
 
     fn is_zero(&self, page: u64) -> Result<bool> {
-        Ok(self.origin(page)?.0 == PageOrigin::Zero)
+        Ok(self.own().origin(page)?.0 == PageOrigin::Zero)
     }
 
     /// Asks the map, and the archive that the page is in.
     fn is_located(&self, page: u64) -> bool {
-        let location = self.origin(page).and_then(|(origin, _)| self.locate(page, origin));
-        location.is_ok_and(|location| self.is_located_at(location))
+        self.find(page).is_ok_and(|found| self.is_located_at(found.location))
     }
 
     /// Counts up to the end of a group of 1,024 pages: what follows may be zero, too.
@@ -322,6 +351,6 @@ impl Pages for Delta {
 
 impl std::fmt::Debug for Delta {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Delta({} pages, base {})", self.page_count(), self.own().base)
+        write!(f, "Delta({} pages, base {:?})", self.page_count(), self.base_record().map(ToString::to_string))
     }
 }

@@ -1,29 +1,30 @@
 //! Writes a delta: the pages that the base does not have, then the map.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::io::Write;
 use std::slice;
 
 use trueno_zram_core::{PAGE_SIZE, PageStats};
 
 use crate::error::{Error, Result};
-use crate::hashes::page_hash::PageHash;
 use crate::index::layout::pages_of;
 use crate::write::options::WriteOptions;
 use crate::write::page_blocks::BlockShape;
 use crate::write::writer::ArchiveWriter;
 
 use super::identity::digest;
-use super::layout::{BaseRecord, DeltaFooter, MAX_CONTENT_LEN, head};
+use super::layout::{BaseRecord, DeltaFooter, HEAD_LEN, MAX_CONTENT_LEN, head};
 use super::map::{MapBuilder, OriginCounts, PageOrigin};
 use super::part::{DeltaPart, PartRun};
+use super::stored_pages::{StoredPages, StoredPagesWriter};
 
-/// Writes a delta: an archive of the pages that another archive, its base, does not have.
+/// Writes a delta: an archive of the pages that another archive, its base, does not have. Without a base, it has all pages.
 ///
 /// The caller finds out which pages the base has, with [`PageHashes`](crate::PageHashes), and compresses the others, on any
-/// thread. Pages are stored once, however often they occur. The writer keeps about 17 bytes in memory per page, and 40 per
-/// page that is stored.
+/// thread. Pages are stored once, however often they occur, and are the same bytes however they were divided into parts. The writer
+/// keeps 21 to 27 bytes in memory per page that is stored. If the base states no page hashes, it also keeps 17 per page that is not
+/// zero.
+///
+/// The delta has version 1 of the format if its base states no page hashes, and version 2 otherwise.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -53,9 +54,9 @@ use super::part::{DeltaPart, PartRun};
 pub struct DeltaWriter<W: Write> {
     archive: ArchiveWriter<W>,
     /// Pages that are stored, by their hash.
-    stored: HashMap<PageHash, u64>,
+    stored: StoredPagesWriter,
     map: MapBuilder,
-    base: BaseRecord,
+    base: Option<BaseRecord>,
 }
 
 /// Totals of a delta that was written.
@@ -89,6 +90,8 @@ pub struct DeltaSummary {
     pub stored_pages: u64,
     /// Copies of stored pages, which take no more room.
     pub duplicate_pages: u64,
+    /// `true` if the [memory for finding copies](DeltaWriter::with_table) was full: some copies may be stored again.
+    pub is_table_full: bool,
     /// The stored pages, by kind. `bytes_out` is the length of their blocks.
     pub stored: PageStats,
 }
@@ -108,12 +111,37 @@ impl<W: Write> DeltaWriter<W> {
     ///
     /// # Errors
     /// [`Error::Write`]; [`Error::Misuse`] for a base without a path.
-    pub fn new(mut out: W, base: BaseRecord, options: WriteOptions) -> Result<Self> {
-        base.encode()?;
-        out.write_all(&head()).map_err(Error::Write)?;
+    pub fn new(mut out: W, base: impl Into<Option<BaseRecord>>, options: WriteOptions) -> Result<Self> {
+        let base = base.into();
+        base.as_ref().map(BaseRecord::encode).transpose()?;
+        let version = BaseRecord::version_for(base.as_ref());
+        out.write_all(&head(version)).map_err(Error::Write)?;
         let options = WriteOptions { content_len: None, content_checksum: false, page_hashes: false, ..options };
         let archive = ArchiveWriter::new(out, options)?;
-        Ok(Self { archive, stored: HashMap::new(), map: MapBuilder::default(), base })
+        Ok(Self { archive, stored: StoredPagesWriter::new(0, u64::MAX), map: MapBuilder::new(version), base })
+    }
+
+    /// Prepares to find copies among this many stored pages, in at most `max_bytes` of memory.
+    ///
+    /// Without it, the memory grows with the number of pages. If it is full, pages that are new are not remembered any more: copies
+    /// of them are stored again. Call it before pages are added and looked for.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{DeltaWriter, WriteOptions};
+    /// let delta = DeltaWriter::new(Vec::new(), None, WriteOptions::default())?.with_table(1000, 1 << 20);
+    /// # drop(delta);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_table(mut self, expected_pages: u64, max_bytes: u64) -> Self {
+        self.stored = StoredPagesWriter::new(expected_pages, max_bytes);
+        self
+    }
+
+    /// Returns the pages that are stored so far, so that other threads need not compress copies of them.
+    #[must_use]
+    pub fn stored_pages(&self) -> StoredPages {
+        self.stored.shared().clone()
     }
 
     /// Returns the layout of its blocks, for [`DeltaPart::start`].
@@ -165,29 +193,56 @@ impl<W: Write> DeltaWriter<W> {
     /// [`Error::Write`]; [`Error::Misuse`] for pages that the base does not have, for blocks of another shape, and
     /// for more than 16 TiB of content.
     pub fn push(&mut self, part: &mut DeltaPart) -> Result<()> {
+        self.place(part)?;
+        self.archive.get_mut().write_all(part.block_bytes()).map_err(Error::Write)
+    }
+
+    /// Adds the next pages like [`push`](Self::push), and returns the position in the file at which the caller writes the
+    /// [blocks](DeltaPart::block_bytes) of the part. The writer's own output must continue after them: see [`get_mut`](Self::get_mut).
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{DeltaPart, DeltaWriter, PageCodec, PageHash, WriteOptions};
+    /// let mut delta = DeltaWriter::new(Vec::new(), None, WriteOptions::default())?;
+    /// let (mut part, page) = (DeltaPart::new(), [7; 4096]);
+    /// part.start(delta.block_shape());
+    /// part.push_page(PageCodec::default().compress(&page, &mut [0; 4096])?, &page, PageHash::of(&page))?;
+    /// assert_eq!(delta.place(&mut part)?, 16 + 7); // behind the head of the delta and that of the frame
+    /// delta.get_mut().extend_from_slice(part.block_bytes());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`push`](Self::push).
+    pub fn place(&mut self, part: &mut DeltaPart) -> Result<u64> {
         let pages = self.map.pages().saturating_add(part.page_count());
         if pages > MAX_CONTENT_LEN / PAGE_SIZE as u64 {
             return Err(Error::Misuse("a delta has at most 16 TiB of content".to_owned()));
         }
-        let first_new = self.stored.len() as u64;
+        let first_new = self.stored.count();
         let mut is_new = Vec::new();
         for (run, hashes) in part.runs() {
             match run {
                 PartRun::Zeros(pages) => self.map.push_zeros(pages),
                 PartRun::Base { first, pages } => {
-                    let base_pages = self.base.page_count;
+                    let base_pages = self.base.as_ref().map_or(0, |base| base.page_count);
                     if first.checked_add(pages).is_none_or(|end| end > base_pages) {
                         return Err(Error::Misuse(format!("the base has no page {}", first.max(base_pages))));
                     }
                     self.map.push_pages(PageOrigin::Base(first), hashes);
                 }
-                PartRun::New { .. } => {
-                    for hash in hashes {
-                        let next = self.stored.len() as u64;
-                        let entry = self.stored.entry(PageHash::from_bytes(*hash));
-                        is_new.push(matches!(entry, Entry::Vacant(_)));
-                        self.map.push_pages(PageOrigin::Stored(*entry.or_insert(next)), slice::from_ref(hash));
+                PartRun::Stored { first, pages } => {
+                    if first.checked_add(pages).is_none_or(|end| end > first_new) {
+                        return Err(Error::Misuse(format!("page {} is not stored", first.max(first_new))));
                     }
+                    self.map.push_pages(PageOrigin::Stored(first), hashes);
+                }
+                PartRun::New { .. } => {
+                    let (map, mut rest) = (&mut self.map, hashes.iter());
+                    self.stored.find_or_add(hashes, |page, was_added| {
+                        is_new.push(was_added);
+                        let hash = rest.next().expect("one for each page");
+                        map.push_pages(PageOrigin::Stored(page), slice::from_ref(hash));
+                    });
                 }
             }
         }
@@ -195,7 +250,12 @@ impl<W: Write> DeltaWriter<W> {
         blocks.finish();
         blocks.retain_pages(&is_new)?;
         blocks.renumber(first_new);
-        self.archive.write_blocks(blocks)
+        Ok(HEAD_LEN as u64 + self.archive.place_blocks(blocks)?)
+    }
+
+    /// Returns the output, to move it past blocks that the caller has written.
+    pub fn get_mut(&mut self) -> &mut W {
+        self.archive.get_mut()
     }
 
     /// Adds a named section, such as an address map.
@@ -246,24 +306,26 @@ impl<W: Write> DeltaWriter<W> {
         if summary.index_len == 0 {
             return Err(Error::Misuse("the index of its stored pages would be longer than 4 GiB".to_owned()));
         }
-        let (map, records) = map.finish();
-        let table: Vec<u8> = records.iter().flat_map(|record| record.encode()).collect();
-        let base = base.encode()?;
+        let put_hashes = |pages, bytes: &mut Vec<u8>| stored.put_hashes(pages, bytes);
+        let (table, map_len) = map.finish(put_hashes, |group| out.write_all(group).map_err(Error::Write))?;
+        let version = BaseRecord::version_for(base.as_ref());
+        let base = base.map_or_else(|| Ok(Vec::new()), |base| base.encode())?;
         let footer = DeltaFooter {
+            version,
             content_len,
             stored_len: summary.archive_len,
-            map_len: map.len() as u64,
+            map_len,
             counts,
             base_len: u32::try_from(base.len()).expect("a path is short"),
             digest: digest(&[&table, &base]),
         };
         let footer_bytes = footer.encode();
-        for part in [&map[..], &table, &base, &footer_bytes] {
+        for part in [&table[..], &base, &footer_bytes] {
             out.write_all(part).map_err(Error::Write)?;
         }
         out.flush().map_err(Error::Write)?;
         let OriginCounts { zero, base: base_pages, stored: stored_refs } = counts;
-        let stored_pages = stored.len() as u64;
+        let stored_pages = stored.count();
         let summary = DeltaSummary {
             content_len,
             archive_len: footer.table_at() + (table.len() + base.len() + footer_bytes.len()) as u64,
@@ -271,6 +333,7 @@ impl<W: Write> DeltaWriter<W> {
             base_pages,
             stored_pages,
             duplicate_pages: stored_refs - stored_pages,
+            is_table_full: stored.is_full(),
             stored: summary.pages,
         };
         Ok((out, summary))

@@ -1,5 +1,6 @@
 //! The hashes of consecutive pages, without those of zero pages, and the section of an archive that holds them.
 
+use crate::error::{Error, Result};
 use crate::hashes::page_hash::{PAGE_HASH_LEN, PageHash};
 use crate::varint;
 
@@ -145,7 +146,11 @@ impl HashList {
     }
 
     /// Decodes the section of page hashes of an archive of this many pages.
-    pub(crate) fn decode(bytes: Vec<u8>, page_count: u64) -> Option<Self> {
+    pub(crate) fn decode_section(bytes: Vec<u8>, page_count: u64) -> Result<Self> {
+        Self::decode(bytes, page_count).ok_or_else(|| Error::index("its section of page hashes is damaged"))
+    }
+
+    fn decode(bytes: Vec<u8>, page_count: u64) -> Option<Self> {
         let (&VERSION, mut rest) = bytes.split_first()? else { return None };
         let (mut list, mut hashed, mut zeros) = (Self::default(), 0usize, false);
         while list.page_count < page_count {

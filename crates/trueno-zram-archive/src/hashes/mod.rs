@@ -5,3 +5,4 @@ pub(crate) mod hash_check;
 pub(crate) mod hash_list;
 pub(crate) mod page_finder;
 pub(crate) mod page_hash;
+pub(crate) mod slot_hasher;

@@ -1,14 +1,13 @@
 //! Finds the pages of an archive by their hashes.
 
-use std::hash::{BuildHasher, RandomState};
-
 use rayon::prelude::*;
 use trueno_zram_core::{AlignedPages, Page};
 
 use crate::delta::PageArchive;
 use crate::error::{Error, Result};
 use crate::hashes::hash_list::{HashList, MAX_SECTION_LEN, SECTION};
-use crate::hashes::page_hash::{PAGE_HASH_LEN, PageHash};
+use crate::hashes::page_hash::PageHash;
+use crate::hashes::slot_hasher::SlotHasher;
 use crate::index::layout::GROUP_PAGES;
 use crate::pages::Pages;
 
@@ -39,31 +38,6 @@ pub struct PageHashes {
     slots: SlotHasher,
 }
 
-/// Maps hashes to slots of a table with a power of two of them.
-///
-/// Both halves are multiplied by random numbers, so that an attacker cannot choose hashes that share a slot. `SipHash` would do
-/// as well, and take several times as long.
-#[derive(Clone, Copy)]
-struct SlotHasher {
-    factors: [u64; 2],
-    shift: u32,
-}
-
-impl SlotHasher {
-    fn new(slots: usize) -> Self {
-        let random = RandomState::new();
-        Self { factors: [random.hash_one(0) | 1, random.hash_one(1) | 1], shift: u64::BITS - slots.ilog2() }
-    }
-
-    fn of(self, hash: &[u8; PAGE_HASH_LEN]) -> usize {
-        let (halves, _) = hash.as_chunks();
-        let product = |half: usize| u64::from_le_bytes(halves[half]).wrapping_mul(self.factors[half]);
-        let sum = product(0).wrapping_add(product(1));
-        // The upper bits depend on all bits of the hash.
-        usize::try_from(sum.checked_shr(self.shift).unwrap_or(0)).expect("less than the number of slots")
-    }
-}
-
 impl PageHashes {
     /// Reads the hashes that a delta has, and an archive that was [written with them](crate::WriteOptions::page_hashes);
     /// `None` if it has none. They may be false: [`check`](Self::check) compares them with the pages.
@@ -81,12 +55,10 @@ impl PageHashes {
     /// [`Error::Index`] and [`Error::Delta`] if they are damaged; [`Error::Read`].
     pub fn stored(archive: &PageArchive) -> Result<Option<Self>> {
         let list = match archive {
-            PageArchive::Delta(delta) => Some(delta.own().hashes()?),
+            PageArchive::Delta(delta) => Some(delta.hashes()?),
             PageArchive::Standard(reader) => {
                 let section = reader.section(SECTION, MAX_SECTION_LEN)?;
-                let damaged = || Error::index("its section of page hashes is damaged");
-                let decode = |bytes| HashList::decode(bytes, reader.page_count()).ok_or_else(damaged);
-                section.map(decode).transpose()?
+                section.map(|bytes| HashList::decode_section(bytes, reader.page_count())).transpose()?
             }
         };
         Ok(list.map(Self::new))

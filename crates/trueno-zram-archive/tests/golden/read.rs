@@ -25,8 +25,14 @@ pub(crate) fn open_any(path: &Path) -> Result<Option<PageArchive>, Error> {
     let file = Arc::new(fs::read(path).unwrap());
     let Some(delta) = DeltaFile::open(file.clone())? else { return PageArchive::standard(file) };
     // The base lies beside the delta.
-    let base = open(&path.with_file_name(OsStr::from_bytes(&delta.base_record().path)));
-    Ok(Some(PageArchive::Delta(Box::new(delta.on_base(base)?))))
+    let delta = match delta.base_record() {
+        Some(record) => {
+            let base = open(&path.with_file_name(OsStr::from_bytes(&record.path)));
+            delta.on_base(base)?
+        }
+        None => delta.without_base()?,
+    };
+    Ok(Some(PageArchive::Delta(Box::new(delta))))
 }
 
 /// As a stream, in batches of about this many bytes. Returns the verdict on the index as well.

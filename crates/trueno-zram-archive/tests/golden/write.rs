@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use trueno_zram_archive::{
-    ArchiveWriter, ContentHash, DeltaPart, DeltaWriter, Format, PageHash, PageHashes, WriteOptions,
+    ArchiveWriter, BaseRecord, ContentHash, DeltaPart, DeltaWriter, Format, PageHash, PageHashes, WriteOptions,
 };
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, Page, PageCodec};
 
@@ -15,7 +15,9 @@ use crate::read;
 /// Writes a file as its line of the manifest says:
 ///
 /// - `archive FORMAT OPTION...`: a page archive.
-/// - `delta FORMAT of BASE OPTION...`: a delta. The base is a file of the same folder.
+/// - `delta FORMAT of BASE OPTION...`: a delta of version 1. The base is a file of the same folder.
+/// - `delta-2 FORMAT of BASE OPTION...`: a delta of version 2, whose base has page hashes.
+/// - `dedup FORMAT OPTION...`: a delta of version 2 without a base.
 /// - `frame of FILE`: the frame of an archive of the same folder, without its index.
 /// - `join FILE FILE`: two archives of the same folder, one behind the other.
 /// - `by hand SHAPE`: an archive that the format allows and this writer does not write.
@@ -27,7 +29,17 @@ pub(crate) fn write(file: &Golden) -> Vec<u8> {
     let content = file.content();
     match words[..] {
         ["archive", format, ref options @ ..] => archive(&content, format, options),
-        ["delta", format, "of", base, ref options @ ..] => delta(&content, format, &sister(base), options),
+        ["delta", format, "of", base, ref options @ ..] => {
+            let (record, hashes) = base_of(&sister(base));
+            // Without the digest of its hashes, as if the base had none.
+            delta(&content, format, Some((BaseRecord { hashes: None, ..record }, hashes)), options)
+        }
+        ["delta-2", format, "of", base, ref options @ ..] => {
+            let base = base_of(&sister(base));
+            assert!(base.0.hashes.is_some(), "{}: its base has no page hashes", file.name);
+            delta(&content, format, Some(base), options)
+        }
+        ["dedup", format, ref options @ ..] => delta(&content, format, None, options),
         ["frame", "of", archive] => read::frame_of(&fs::read(sister(archive)).unwrap()).to_vec(),
         ["join", ref archives @ ..] => archives.iter().flat_map(|name| fs::read(sister(name)).unwrap()).collect(),
         ["by", "hand", shape] => by_hand::archive(shape, &content),
@@ -54,11 +66,15 @@ fn archive(content: &[u8], format: &str, options: &[&str]) -> Vec<u8> {
     archive.finish(Some(hash)).unwrap().0
 }
 
-fn delta(content: &[u8], format: &str, base_path: &Path, options: &[&str]) -> Vec<u8> {
-    let base = read::open(base_path);
+fn base_of(path: &Path) -> (BaseRecord, PageHashes) {
+    let base = read::open(path);
     let hashes = PageHashes::stored(&base).unwrap().unwrap_or_else(|| PageHashes::compute(&base).unwrap());
     // The path in the delta is relative: the base lies beside it.
-    let record = base.record(base_path.file_name().unwrap().as_encoded_bytes()).unwrap();
+    (base.record(path.file_name().unwrap().as_encoded_bytes()).unwrap(), hashes)
+}
+
+fn delta(content: &[u8], format: &str, base: Option<(BaseRecord, PageHashes)>, options: &[&str]) -> Vec<u8> {
+    let (record, hashes) = base.unzip();
     let mut delta = DeltaWriter::new(Vec::new(), record, write_options(content, format, options)).unwrap();
     let (mut codec, mut room) = (PageCodec::new(algorithm(format, options)).unwrap(), [0; PAGE_SIZE]);
     let mut part = DeltaPart::new();
@@ -67,7 +83,7 @@ fn delta(content: &[u8], format: &str, base_path: &Path, options: &[&str]) -> Ve
         let hash = PageHash::of(plain);
         if *plain == [0; PAGE_SIZE] {
             part.push_zeros(1);
-        } else if let Some(same) = hashes.find(number, &hash) {
+        } else if let Some(same) = hashes.as_ref().and_then(|hashes| hashes.find(number, &hash)) {
             part.push_base(same, hash);
         } else {
             part.push_page(codec.compress(plain, &mut room).unwrap(), plain, hash).unwrap();

@@ -18,23 +18,44 @@ pub(crate) fn delta_of(
 ) -> (Vec<u8>, DeltaSummary) {
     let hashes = PageHashes::stored(base).unwrap();
     let hashes = hashes.map_or_else(|| PageHashes::compute(base), Ok).unwrap();
+    let base = base.record(b"base.lz4").unwrap();
+    write(DeltaWriter::new(Vec::new(), base, options(format)).unwrap(), content, Some(&hashes), format, part_pages)
+}
+
+/// A delta of `content` without a base, made in parts of `part_pages` pages.
+pub(crate) fn deduplicated(content: &[u8], format: Format, part_pages: usize) -> (Vec<u8>, DeltaSummary) {
+    write(DeltaWriter::new(Vec::new(), None, options(format)).unwrap(), content, None, format, part_pages)
+}
+
+fn options(format: Format) -> WriteOptions {
+    WriteOptions::default().with_format(format)
+}
+
+/// Writes all of a delta. Some copies are found before they are compressed, as if by another thread.
+pub(crate) fn write(
+    mut delta: DeltaWriter<Vec<u8>>,
+    content: &[u8],
+    base: Option<&PageHashes>,
+    format: Format,
+    part_pages: usize,
+) -> (Vec<u8>, DeltaSummary) {
     let algorithm = match format {
         Format::Lz4 => Algorithm::Lz4,
         Format::Zstd => Algorithm::Zstd { level: 1 },
     };
     let (mut codec, mut out) = (PageCodec::new(algorithm).unwrap(), [0; PAGE_SIZE]);
-    let options = WriteOptions::default().with_format(format);
-    let mut delta = DeltaWriter::new(Vec::new(), base.record(b"base.lz4").unwrap(), options).unwrap();
     let pages: Vec<Page> = padded(content);
-    let mut part = DeltaPart::new();
+    let (mut part, stored) = (DeltaPart::new(), delta.stored_pages());
     for (number, pages) in pages.chunks(part_pages).enumerate() {
         part.start(delta.block_shape());
         for (page, plain) in ((number * part_pages) as u64..).zip(pages) {
             let hash = PageHash::of(plain);
             if *plain == [0; PAGE_SIZE] {
                 part.push_zeros(1);
-            } else if let Some(same) = hashes.find(page, &hash) {
+            } else if let Some(same) = base.and_then(|base| base.find(page, &hash)) {
                 part.push_base(same, hash);
+            } else if let Some(copied) = stored.read().find(&hash).filter(|_| page % 3 > 0) {
+                part.push_stored(copied, hash);
             } else {
                 part.push_page(codec.compress(plain, &mut out).unwrap(), plain, hash).unwrap();
             }
@@ -55,6 +76,12 @@ pub(crate) fn padded(content: &[u8]) -> Vec<Page> {
 
 pub(crate) fn standard(bytes: &[u8]) -> PageArchive {
     PageArchive::standard(Arc::new(bytes.to_vec())).unwrap().unwrap()
+}
+
+/// Opens a delta that has no base.
+pub(crate) fn open_alone(delta: &[u8]) -> Result<PageArchive, Error> {
+    let opened = Delta::open(Arc::new(delta.to_vec()), |base| panic!("{base} is not needed"))?;
+    Ok(PageArchive::Delta(Box::new(opened.expect("it starts like a delta"))))
 }
 
 /// Opens a delta with a base that is given.
@@ -95,6 +122,8 @@ pub(crate) fn assert_reads(archive: &PageArchive, content: &[u8]) {
 pub(crate) struct ForgedDelta {
     pub(crate) stored: Vec<u8>,
     pub(crate) groups: Vec<Vec<u8>>,
+    /// In version 2, the number of stored pages that each group names first.
+    pub(crate) new_pages: Vec<u32>,
     pub(crate) base: Vec<u8>,
     pub(crate) content_len: u64,
     /// Zero pages, pages of the base, pages that are stored.
@@ -109,21 +138,24 @@ impl ForgedDelta {
         let footer = &bytes[bytes.len() - 84..];
         let long = |number: usize| u64::from_le_bytes(*footer[number * 8..].first_chunk().unwrap());
         let short = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().unwrap());
+        let versions = [short(8), short(bytes.len() - 16)];
+        let record_len = if versions[0] == 1 { 8 } else { 24 };
         let (content_len, stored_len, map_len) = (long(0), index(long(1)), index(long(2)));
         let base_len = index(u64::from(u32::from_le_bytes(*footer[48..].first_chunk().unwrap())));
         let stored = bytes[16..16 + stored_len].to_vec();
         let (mut at, table) = (16 + stored_len, 16 + stored_len + map_len);
-        let mut groups = Vec::new();
+        let (mut groups, mut new_pages) = (Vec::new(), Vec::new());
         for number in 0..index(content_len).div_ceil(4096).div_ceil(1024) {
-            let len = index(u64::from(short(table + number * 8)));
+            let len = index(u64::from(short(table + number * record_len)));
             groups.push(bytes[at..at + len].to_vec());
+            new_pages.push(if record_len == 8 { 0 } else { short(table + number * record_len + 4) });
             at += len;
         }
         assert_eq!(at, table);
-        let base_at = table + groups.len() * 8;
+        let base_at = table + groups.len() * record_len;
         let base = bytes[base_at..base_at + base_len].to_vec();
         let counts = [long(3), long(4), long(5)];
-        Self { stored, groups, base, content_len, counts, versions: [1, 1], shift: 0 }
+        Self { stored, groups, new_pages, base, content_len, counts, versions, shift: 0 }
     }
 
     pub(crate) fn build(&self) -> Vec<u8> {
@@ -133,9 +165,15 @@ impl ForgedDelta {
         bytes.extend(&self.stored);
         self.groups.iter().for_each(|group| bytes.extend(group));
         let mut table = Vec::new();
-        for group in &self.groups {
+        let new_pages = self.new_pages.iter().chain(std::iter::repeat(&0));
+        for (group, new_pages) in self.groups.iter().zip(new_pages) {
             table.extend(u32::try_from(group.len()).unwrap().to_le_bytes());
-            table.extend(xxh32(group, 0).to_le_bytes());
+            if self.versions[1] == 1 {
+                table.extend(xxh32(group, 0).to_le_bytes());
+            } else {
+                table.extend(new_pages.to_le_bytes());
+                table.extend(&blake3::hash(group).as_bytes()[..16]);
+            }
         }
         bytes.extend(&table);
         bytes.extend(&self.base);
@@ -159,7 +197,7 @@ impl ForgedDelta {
     pub(crate) fn edit(&mut self, choose: &mut impl FnMut(usize) -> usize) {
         let group = choose(self.groups.len().max(1));
         let known = group < self.groups.len();
-        match choose(14) {
+        match choose(16) {
             0 | 1 if known && !self.groups[group].is_empty() => {
                 let at = choose(self.groups[group].len());
                 self.groups[group][at] = u8::try_from(choose(256)).unwrap();
@@ -201,8 +239,16 @@ impl ForgedDelta {
                 let at = choose(self.stored.len());
                 self.stored[at] = u8::try_from(choose(256)).unwrap();
             }
-            13 => match choose(4) {
-                0 => self.versions[choose(2)] = u32::try_from(choose(3)).unwrap(),
+            13 if known => {
+                self.new_pages.resize(self.groups.len(), 0);
+                self.new_pages[group] =
+                    self.new_pages[group].wrapping_add(u32::try_from(choose(5)).unwrap()).wrapping_sub(2);
+                // All together may still be as many as are stored.
+                let other = choose(self.groups.len());
+                self.new_pages[other] = self.new_pages[other].wrapping_sub(u32::try_from(choose(3)).unwrap());
+            }
+            14 => match choose(4) {
+                0 => self.versions[choose(2)] = u32::try_from(choose(4)).unwrap(),
                 1 => self.shift = (choose(100) as u64).wrapping_sub(50),
                 2 => self.content_len = u64::MAX - choose(10_000) as u64,
                 _ => self.stored.truncate(choose(self.stored.len() + 1)),

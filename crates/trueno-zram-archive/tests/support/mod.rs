@@ -50,6 +50,24 @@ pub(crate) fn plain_archive_in(format: Format, content: &[u8]) -> Vec<u8> {
     archive_of(content, options, 1000).0
 }
 
+/// An archive with a hash of each page.
+pub(crate) fn hashed_archive_in(format: Format, content: &[u8]) -> Vec<u8> {
+    let algorithm = match format {
+        Format::Lz4 => Algorithm::Lz4,
+        Format::Zstd => Algorithm::Zstd { level: 1 },
+    };
+    let options = WriteOptions::default().with_format(format).with_page_hashes(true);
+    let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
+    let mut compressor = CpuBatchCompressor::new(algorithm).unwrap();
+    let (pages, tail) = content.as_chunks::<PAGE_SIZE>();
+    for pages in pages.chunks(300) {
+        // Hashes need the pages themselves.
+        archive.write_batch_of(&compressor.compress(pages).unwrap(), pages).unwrap();
+    }
+    archive.write_tail(tail).unwrap();
+    archive.finish(None).unwrap().0
+}
+
 /// The content by the C library of the format; `None` if it refuses the file.
 pub(crate) fn read_by_c_library(format: Format, archive: &[u8]) -> Option<Vec<u8>> {
     match format {

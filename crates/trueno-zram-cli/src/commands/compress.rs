@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files::{
     self, FileArgs,
-    delta::{self, CheckBase, OpenBase},
+    delta::{self, CheckBase, DedupArgs, OpenBase},
     folders::Wanted,
 };
 use crate::print::{
@@ -37,10 +37,10 @@ pub(crate) struct Args {
     /// Add a checksum of the whole content to a .lz4 file. Each block has one anyway, computed by all cores; this one runs on a single
     /// core, which limits the speed to about 7 GB/s. Input from a pipe has it by default: its length is not known
     /// beforehand, and without length and checksum, damage to a block's header could be missed.
-    #[arg(long, overrides_with = "no_content_checksum")]
+    #[arg(long, overrides_with = "no_content_checksum", conflicts_with = "dedup")]
     content_checksum: bool,
     /// Leave out the checksum of the whole content: the default, except for input from a pipe.
-    #[arg(long, overrides_with = "content_checksum")]
+    #[arg(long, overrides_with = "content_checksum", conflicts_with = "dedup")]
     no_content_checksum: bool,
     /// Make a delta: store only pages that this archive, or delta, does not have, and equal pages once. The delta (.tzd) can be
     /// read only together with its base, and only by trueno-zram; `flatten` makes a standard archive of it.
@@ -50,9 +50,11 @@ pub(crate) struct Args {
     /// from false hashes cannot be restored.
     #[arg(long, value_name = "PAGES", value_enum, default_value_t, requires = "base")]
     check_base: CheckBase,
+    #[command(flatten)]
+    dedup: DedupArgs,
     /// Keep a hash of each page in the archive: 16 bytes per page. With it, deltas of other images (--base) can be made without
     /// reading the archive. Deltas always have it.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "dedup")]
     page_hashes: bool,
 }
 
@@ -67,6 +69,7 @@ impl Args {
             no_content_checksum: false,
             base: None,
             check_base: CheckBase::default(),
+            dedup: DedupArgs::off(),
             page_hashes: false,
         }
     }
@@ -81,6 +84,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let args = &Args { files, ..args.clone() };
     args.files.check(global)?;
     args.files.check_targets(|input| Ok(args.output_name(input)))?;
+    args.dedup.check_backend(global)?;
     let mut engine = Engine::compressing(global, args.compression)?;
     let open = |base: &PathBuf| OpenBase::open(base, args.check_base, global, &engine);
     let base = args.base.as_ref().map(open).transpose()?;
@@ -94,7 +98,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 impl Args {
     /// The name of the output after that of its input.
     fn output_name(&self, input: &Path) -> PathBuf {
-        let extension = if self.base.is_some() { delta::EXTENSION } else { self.compression.format().extension() };
+        let is_delta = self.base.is_some() || self.dedup.dedup;
+        let extension = if is_delta { delta::EXTENSION } else { self.compression.format().extension() };
         files::compressed_name(input, extension)
     }
 }
@@ -145,16 +150,17 @@ fn compress(
         let warn = &mut |warning: MetadataWarning| report::warn(global, &output_name, &warning.to_string());
         output.finish_with(Some(&source), warn).map_err(|error| args.files.output_failure(error))
     };
-    let (report, index_len) = if let Some(base) = base {
-        let base = base.for_target(&target);
-        let record = base.record.clone();
-        let done = engine.compress_delta(input.into_pages(), output, base, options, &progress)?;
+    let base = base.map(|base| base.for_target(&target));
+    let record = base.as_ref().map(|base| base.record.clone());
+    let (report, index_len) = if let Some(options) = args.dedup.delta_options(base, options) {
+        let done = engine.compress_delta(input.into_pages(), output, options, &progress)?;
         finish(done.out)?;
         let time = progress.finish(global);
-        if rm {
+        if rm && record.is_some() {
             verify_before_removal(&name, &target, engine)?;
         }
-        (names.compressed_delta(&record, &done.summary, time, engine), None)
+        DedupArgs::warn_if_full(&done.summary, &output_name, global);
+        (names.compressed_delta(record.as_ref(), &done.summary, time, engine), None)
     } else {
         let Compressed { out, summary, .. } = engine.compress(input.into_pages(), output, options, &progress)?;
         finish(out)?;
@@ -165,7 +171,8 @@ fn compress(
     let FileReport { bytes_in, bytes_out, ratio, .. } = report;
     if target != OutputTarget::Stdout || global.verbose > 0 {
         let share = match &report.origins {
-            Some(origins) => format!("({origins})"),
+            Some(origins) if origins.base().is_some() => format!("({origins})"),
+            Some(origins) => format!("==> {:.2} % (ratio {ratio:.3}; {origins})", 100.0 / ratio),
             None => format!("==> {:.2} % (ratio {ratio:.3})", 100.0 / ratio),
         };
         let line = match bytes_in {

@@ -27,8 +27,8 @@ use crate::print::{
 
 /// Make a standard archive of a delta.
 ///
-/// The archive holds all pages, also those that the delta takes from its base. It needs no base, and lz4 or zstd can read it. An
-/// address map is kept.
+/// The archive holds all pages, also copies and those that the delta takes from its base. It needs no base, and lz4 or zstd can read
+/// it. An address map is kept.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The delta.
@@ -50,6 +50,9 @@ pub(crate) struct Args {
 }
 
 const COMMAND: &str = "flatten";
+
+/// No block of zeros in an LZ4 archive crosses a multiple of this number of pages.
+const ZERO_RUN_PAGES: u64 = 16;
 
 /// The content of an archive as a source of pages.
 struct ArchiveSource {
@@ -75,9 +78,10 @@ impl PageSource for ArchiveSource {
         while zeros < pages && is_zero(self.next_page + zeros)? {
             zeros += 1;
         }
-        // Zeros are whole pages.
+        // Zeros are whole pages. Claims start where blocks of zeros must, as those of an image do: so it becomes the same archive.
         let left = archive.len_bytes() - self.next_page * PAGE_SIZE as u64;
         let zeros = zeros.min(left / PAGE_SIZE as u64);
+        let zeros = if zeros == pages { zeros } else { zeros / ZERO_RUN_PAGES * ZERO_RUN_PAGES };
         if zeros > 0 {
             self.next_page += zeros;
             return Ok(Claim::Zeros(zeros * PAGE_SIZE as u64));
@@ -112,7 +116,8 @@ fn flatten(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> 
     let input = Input::open_nonblocking(path)?;
     let name = input.name.clone();
     let chain = args.bases.open_delta(path, &input)?;
-    let chain = chain.ok_or_else(|| Failure::at(&name, "it is not a delta, as `compress --base` makes them"))?;
+    let chain =
+        chain.ok_or_else(|| Failure::at(&name, "it is not a delta, as `compress --base` and `--dedup` make them"))?;
     NeededFiles::of_base(chain.bases()).check_target(target, global)?;
     let archive = chain.archive;
     let options = OutputOptions::default().with_force(args.force).with_binary(true);

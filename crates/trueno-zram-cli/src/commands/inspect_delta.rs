@@ -20,8 +20,9 @@ pub(crate) struct DeltaFindings<'a> {
     ratio: f64,
     #[serde(flatten)]
     origins: Origins,
-    base_identity: String,
-    /// Deltas from this one down to a standard archive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base_identity: Option<String>,
+    /// Deltas from this one down to a standard archive, or to a delta without a base.
     depth: usize,
     #[serde(flatten)]
     kinds: PageKinds,
@@ -42,7 +43,7 @@ impl<'a> DeltaFindings<'a> {
             file_bytes,
             ratio: report::ratio(delta.len_bytes(), file_bytes),
             origins: Origins::of(delta),
-            base_identity: delta.base_record().identity.to_string(),
+            base_identity: delta.base_record().map(|base| base.identity.to_string()),
             depth: archive.depth(),
             kinds: PageKinds::of_delta(delta),
             content_json: ContentJson::new(content),
@@ -53,13 +54,18 @@ impl<'a> DeltaFindings<'a> {
     /// Writes the findings for people to read.
     pub(crate) fn describe(&self, out: &mut dyn Write, style: Style) -> io::Result<()> {
         let Self { file, bytes, file_bytes, ratio, origins, depth, kinds, .. } = self;
-        let (file, base) = (printable(file), printable(origins.base()));
+        let file = printable(file);
         let (size, file_size) = (quantity::bytes(*bytes), quantity::bytes(*file_bytes));
         writeln!(out, "{file}: a delta of {}, in {file_size} (ratio {ratio:.3})", size)?;
         writeln!(out, "  pages    {} of which {} are zero", kinds.pages, kinds.zero)?;
         writeln!(out, "  content  {}", printable(&origins.to_string()))?;
         writeln!(out, "  stored   {}", PageKinds { zero: 0, ..*kinds })?;
-        writeln!(out, "  base     {base} (identity {}), {depth} in the chain", self.base_identity)?;
+        match origins.base().zip(self.base_identity.as_ref()) {
+            Some((base, identity)) => {
+                writeln!(out, "  base     {} (identity {identity}), {depth} in the chain", printable(base))?;
+            }
+            None => writeln!(out, "  base     none: the file has all pages, and equal ones once")?,
+        }
         match self.content {
             Some(content) => content.describe(out, style),
             None => writeln!(out, "  use --decode to see entropy and copies"),

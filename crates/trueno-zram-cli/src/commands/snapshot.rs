@@ -12,13 +12,13 @@ use trueno_zram_archive::address_map::{self, AddressMap, Consistency, PageState}
 use trueno_zram_archive::process_state::{self as state_section, ProcessState};
 use trueno_zram_archive::{DeltaSummary, Format, WriteOptions, WriteSummary};
 use trueno_zram_core::{PAGE_SIZE, Page, PageStats};
-use trueno_zram_io::{ArchiveOutput, Claim, ClaimedRange, DeltaBase, Output, OutputOptions, PageSource, Spool};
+use trueno_zram_io::{ArchiveOutput, Claim, ClaimedRange, DeltaOptions, Output, OutputOptions, PageSource, Spool};
 
 use crate::args::{Global, compression::CompressionArgs, parse_whole};
 use crate::engine::Engine;
 use crate::failure::{Failure, FailureKind};
 use crate::files;
-use crate::files::delta::{self, CheckBase, OpenBase, Origins};
+use crate::files::delta::{self, CheckBase, DedupArgs, OpenBase, Origins};
 use crate::print::{
     json::{self, PageKinds},
     messages,
@@ -68,6 +68,8 @@ pub(crate) struct Args {
     /// from false hashes cannot be restored.
     #[arg(long, value_name = "PAGES", value_enum, default_value_t, requires = "base")]
     check_base: CheckBase,
+    #[command(flatten)]
+    dedup: DedupArgs,
     #[command(flatten)]
     compression: CompressionArgs,
 }
@@ -176,6 +178,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if page_bytes != PAGE_SIZE {
         return Err(failed(ProcessError::PageSize { bytes: page_bytes }));
     }
+    args.dedup.check_backend(global)?;
     let mut engine = Engine::compressing(global, args.compression)?;
     let open = |base: &PathBuf| OpenBase::open(base, args.check_base, global, &engine);
     let base = args.base.as_ref().map(open).transpose()?;
@@ -183,6 +186,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         base.files().check_target(&target, global)?;
     }
     let base = base.as_ref().map(|base| base.for_target(&target));
+    // The base may state false hashes.
+    let is_read_back = base.is_some();
     let process = Process::open(args.pid).map_err(failed)?;
     // A process's memory can hold secrets.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
@@ -194,14 +199,15 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     // The length is not known beforehand: in an LZ4 frame, the checksum of all content makes up for that.
     let write_options = WriteOptions::default().with_format(format).with_content_checksum(format == Format::Lz4);
     // A delta is read back from where it was written, and standard output cannot be read.
-    let is_spooled = args.stop && output.can_block() || base.is_some() && output.new_file()?.is_none();
+    let is_spooled = args.stop && output.can_block() || is_read_back && output.new_file()?.is_none();
     let report = thread::scope(|scope| {
         let source = ProcessSource::start(args, &process, engine.threads(), scope)?;
-        let mut compressing = Compressing { engine: &mut engine, base, options: write_options, timeline: &timeline };
+        let delta = args.dedup.delta_options(base, write_options);
+        let mut compressing = Compressing { engine: &mut engine, delta, options: write_options, timeline: &timeline };
         // The process that is stopped may be the one that reads the output, and would never do so.
         let (source, summary, origins) = if is_spooled {
             let (source, spool, summary, origins) = compressing.compress(source, Spool::new()?)?;
-            if origins.is_some() {
+            if is_read_back {
                 delta::read_back(spool.file()?, (&target, &name), &engine)?;
             }
             spool.copy_to(&mut output)?;
@@ -209,7 +215,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         } else {
             let (source, out, summary, origins) = compressing.compress(source, output)?;
             output = out;
-            if let Some(file) = output.new_file()?.filter(|_| origins.is_some()) {
+            if let Some(file) = output.new_file()?.filter(|_| is_read_back) {
                 delta::read_back(file, (&target, &name), &engine)?;
             }
             (source, summary, origins)
@@ -229,7 +235,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 /// Compresses a snapshot into an archive, or into a delta.
 struct Compressing<'a> {
     engine: &'a mut Engine,
-    base: Option<DeltaBase<'a>>,
+    delta: Option<DeltaOptions<'a>>,
     options: WriteOptions,
     timeline: &'a Stages,
 }
@@ -240,16 +246,16 @@ impl Compressing<'_> {
         source: ProcessSource<'p>,
         out: W,
     ) -> Result<(ProcessSource<'p>, W, WriteSummary, Option<Origins>), Failure> {
-        let Some(base) = self.base.take() else {
+        let Some(options) = self.delta.take() else {
             let done = self.engine.compress(source, out, self.options, self.timeline)?;
             return Ok((done.source, done.out, done.summary, None));
         };
-        let record = base.record.clone();
-        let done = self.engine.compress_delta(source, out, base, self.options, self.timeline)?;
+        let record = options.base.as_ref().map(|base| base.record.clone());
+        let done = self.engine.compress_delta(source, out, options, self.timeline)?;
         let DeltaSummary { content_len, archive_len, zero_pages, stored, .. } = done.summary;
         let pages = PageStats { zero: zero_pages, ..stored };
         let summary = WriteSummary { pages, content_len, archive_len, index_len: 0 };
-        Ok((done.source, done.out, summary, Some(Origins::written(&record, &done.summary))))
+        Ok((done.source, done.out, summary, Some(Origins::written(record.as_ref(), &done.summary))))
     }
 }
 
@@ -319,7 +325,7 @@ impl SnapshotReport {
             self.seconds,
         ));
         if let Some(origins) = &self.origins {
-            messages::line(format_args!("a delta: {origins}"));
+            messages::line(format_args!("pages: {origins}"));
         }
         match self.stopped_seconds {
             Some(seconds) => {

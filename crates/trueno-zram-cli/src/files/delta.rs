@@ -7,10 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use trueno_zram_archive::{BaseRecord, Delta, DeltaSummary, Error, HashCheck, OriginCounts, PageHashes};
-use trueno_zram_io::{ArchiveChain, ArchiveOpener, DeltaBase, Discard, Input, MappedFile, OutputTarget, Workers};
+use trueno_zram_archive::{BaseRecord, Delta, DeltaSummary, Error, HashCheck, OriginCounts, PageHashes, WriteOptions};
+use trueno_zram_io::{
+    ArchiveChain, ArchiveOpener, DeltaBase, DeltaOptions, Discard, Input, MappedFile, OutputTarget, Workers,
+};
 
 use crate::args::{Backend, Global};
+use crate::commands::serve::parse_size;
 use crate::engine::Engine;
 use crate::failure::{Failure, FailureKind};
 use crate::files::{
@@ -75,6 +78,51 @@ impl From<CheckBase> for HashCheck {
         match check {
             CheckBase::Sampled => Self::Sampled,
             CheckBase::All => Self::All,
+        }
+    }
+}
+
+/// Deltas without a base.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct DedupArgs {
+    /// Store equal pages once, wherever they are. The file (.tzd) can be read only by trueno-zram; `flatten` makes a standard archive
+    /// of it. With --base, this is always done. The CPU compresses.
+    #[arg(long)]
+    pub(crate) dedup: bool,
+    /// The memory for finding equal pages: 21 to 27 bytes per page, in powers of two. If it is full, copies of later pages are
+    /// stored again.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G", requires = "dedup")]
+    dedup_memory: u64,
+}
+
+impl DedupArgs {
+    /// Without copies that are found, unless there is a base.
+    pub(crate) fn off() -> Self {
+        Self { dedup: false, dedup_memory: 1 << 30 }
+    }
+
+    /// Options of a delta; `None` for a standard archive.
+    pub(crate) fn delta_options<'a>(
+        &self,
+        base: Option<DeltaBase<'a>>,
+        write: WriteOptions,
+    ) -> Option<DeltaOptions<'a>> {
+        let is_delta = self.dedup || base.is_some();
+        is_delta.then_some(DeltaOptions { base, write, table_bytes: self.dedup_memory })
+    }
+
+    /// Refuses a back end that makes no deltas.
+    pub(crate) fn check_backend(&self, global: &Global) -> Result<(), Failure> {
+        if self.dedup && matches!(global.backend, Backend::Gpu | Backend::Interpreter) {
+            return Err(Failure::usage("--dedup compresses on the CPU; leave out --backend"));
+        }
+        Ok(())
+    }
+
+    /// Warns that some copies may be stored again.
+    pub(crate) fn warn_if_full(summary: &DeltaSummary, name: &str, global: &Global) {
+        if summary.is_table_full {
+            report::warn(global, name, "the memory for finding equal pages was full; --dedup-memory gives more");
         }
     }
 }
@@ -184,35 +232,40 @@ fn recorded_path<'a>(base: &'a Path, target: &OutputTarget) -> &'a Path {
 /// The pages of a delta, for scripts.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct Origins {
-    base: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    base: Option<String>,
     base_pages: u64,
     stored_pages: u64,
     duplicate_pages: u64,
 }
 
 impl Origins {
-    pub(crate) fn written(base: &BaseRecord, summary: &DeltaSummary) -> Self {
+    pub(crate) fn written(base: Option<&BaseRecord>, summary: &DeltaSummary) -> Self {
         let DeltaSummary { base_pages, stored_pages, duplicate_pages, .. } = *summary;
-        Self { base: base.to_string(), base_pages, stored_pages, duplicate_pages }
+        Self { base: base.map(BaseRecord::to_string), base_pages, stored_pages, duplicate_pages }
     }
 
     /// The path of the base.
-    pub(crate) fn base(&self) -> &str {
-        &self.base
+    pub(crate) fn base(&self) -> Option<&str> {
+        self.base.as_deref()
     }
 
     pub(crate) fn of(delta: &Delta) -> Self {
         let OriginCounts { base: base_pages, stored: stored_refs, .. } = delta.origin_counts();
         let stored_pages = delta.stored().info().page_count;
         let duplicate_pages = stored_refs.saturating_sub(stored_pages);
-        Self { base: delta.base_record().to_string(), base_pages, stored_pages, duplicate_pages }
+        let base = delta.base_record().map(BaseRecord::to_string);
+        Self { base, base_pages, stored_pages, duplicate_pages }
     }
 }
 
 impl std::fmt::Display for Origins {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { base, base_pages, stored_pages, duplicate_pages } = self;
-        write!(f, "{base_pages} pages of {base}, {stored_pages} stored, {duplicate_pages} copies of these")
+        if let Some(base) = base {
+            write!(f, "{base_pages} pages of {base}, ")?;
+        }
+        write!(f, "{stored_pages} stored, {duplicate_pages} copies of these")
     }
 }
 

@@ -59,7 +59,7 @@ impl<'a> FileNames<'a> {
     /// The report on a file that was compressed into a delta of `base`.
     pub(crate) fn compressed_delta(
         self,
-        base: &BaseRecord,
+        base: Option<&BaseRecord>,
         summary: &DeltaSummary,
         time: Duration,
         engine: &Engine,

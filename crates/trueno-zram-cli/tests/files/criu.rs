@@ -112,16 +112,31 @@ fn deltas_of_an_earlier_dump_become_pages_again() {
 }
 
 #[test]
+fn files_with_equal_pages_stored_once_become_pages_again() {
+    let folder = folder();
+    let dir = folder.path().join("images");
+    let content = write_images(&dir);
+    run(folder.path(), &["compress", "-q", "--dedup", "--rm", "images/pages-1.img"]).ok();
+    assert!(dir.join("pages-1.img.tzd").exists() && !dir.join("pages-1.img").exists());
+    run(folder.path(), &["criu", "decompress", "-q", "images"]).ok();
+    assert!(fs::read(dir.join("pages-1.img")).unwrap() == content);
+}
+
+#[test]
 fn one_archive_or_delta_is_restored_alone() {
     let folder = folder();
     write_images(&folder.path().join("images"));
     run(folder.path(), &["criu", "compress", "-q", "images"]).ok();
     fs::write(folder.path().join("base"), image(100)).unwrap();
     run(folder.path(), &["compress", "-q", "base"]).ok();
-    for images in ["images/pages-2.img.lz4", "images/pages-2.img.tzd"] {
-        if images.ends_with(".tzd") {
-            run(folder.path(), &["decompress", "-q", "--rm", "images/pages-2.img.lz4"]).ok();
-            run(folder.path(), &["compress", "-q", "--rm", "images/pages-2.img", "--base", "base.lz4"]).ok();
+    let tzd = "images/pages-2.img.tzd";
+    for (images, made) in
+        [("images/pages-2.img.lz4", None), (tzd, Some(&["--base", "base.lz4"][..])), (tzd, Some(&["--dedup"]))]
+    {
+        if let Some(made) = made {
+            let before = if folder.path().join(tzd).exists() { tzd } else { "images/pages-2.img.lz4" };
+            run(folder.path(), &["decompress", "-q", "--rm", before]).ok();
+            run(folder.path(), &[&["compress", "-q", "--rm", "images/pages-2.img"], made].concat()).ok();
         }
         let mut child = command(folder.path(), &["criu", "lazy-pages", images, "--lazy-dir", "lazy"]).spawn().unwrap();
         BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut String::new()).unwrap();

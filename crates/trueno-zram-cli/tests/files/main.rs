@@ -4,6 +4,7 @@
 mod collisions;
 mod criu;
 mod damage;
+mod dedup;
 mod delta;
 mod drivers;
 mod extract;

@@ -67,6 +67,9 @@ fn every_key_is_documented_and_has_one_type_in_all_commands() {
         (&["inspect", "image.tzd"], 0),
         (&["flatten", "image.tzd", "-o", "flat.lz4"], 0),
         (&["snapshot", &pid, "--base", "snapshot.lz4", "-o", "snapshot.tzd"], 0),
+        (&["compress", "--dedup", "image", "-o", "dedup.tzd"], 0),
+        (&["inspect", "dedup.tzd"], 0),
+        (&["snapshot", &pid, "--dedup", "-o", "dedup-snapshot.tzd"], 0),
     ] {
         let ran = run(folder.path(), &[args, &["--json"]].concat());
         assert_eq!(ran.code, Some(code), "{args:?}: {}", ran.stderr);

@@ -361,6 +361,33 @@ fn a_delta_of_a_snapshot_holds_what_changed_and_all_addresses() {
     assert!(found == crate::victim::content(3000), "the address map is kept");
 }
 
+#[test]
+fn a_snapshot_stores_equal_pages_once_and_keeps_all_addresses() {
+    let folder = folder();
+    let victim = Victim::start(3000);
+    let pid = victim.pid().to_string();
+    let (start, end) = (victim.address, victim.address + 3000 * PAGE_SIZE as u64);
+    let range = format!("{start:#x}..{end:#x}");
+    for more in [&[][..], &["--stop"], &["--stop", "--algorithm", "zstd"]] {
+        let args = [&["snapshot", &pid, "--dedup", "-f", "-o", "snapshot.tzd", "--json"], more].concat();
+        let report: Value = serde_json::from_slice(&run(folder.path(), &args).ok().stdout).unwrap();
+        let number = |key: &str| report[key].as_u64().unwrap();
+        assert_eq!((report.get("base"), number("base_pages")), (None, 0));
+        assert_eq!(number("zero") + number("stored_pages") + number("duplicate_pages"), number("pages"));
+        let found = run(folder.path(), &["extract", "snapshot.tzd", "--address", &range]).ok().stdout;
+        assert!(found == crate::victim::content(3000));
+    }
+    run(folder.path(), &["restore", "--elf-core", "snapshot.tzd", "-o", "core"]).ok();
+    run(folder.path(), &["flatten", "snapshot.tzd", "-o", "flat.lz4"]).ok();
+    let found = run(folder.path(), &["extract", "flat.lz4", "--address", &range]).ok().stdout;
+    assert!(found == crate::victim::content(3000), "the address map is kept");
+    // A delta of it has no hashes of pages that it takes from there.
+    run(folder.path(), &["snapshot", "-q", &pid, "--stop", "--base", "snapshot.tzd", "-o", "later.tzd"]).ok();
+    let len = |name: &str| fs::metadata(folder.path().join(name)).unwrap().len();
+    assert!(len("later.tzd") < 3000 * 16, "{}", len("later.tzd"));
+    run(folder.path(), &["test", "-q", "later.tzd"]).ok();
+}
+
 /// Only one page of many: what a sample of the base misses, reading the delta back finds.
 #[test]
 fn a_delta_that_could_not_be_restored_is_not_kept() {

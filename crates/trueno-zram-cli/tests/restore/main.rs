@@ -137,6 +137,29 @@ fn a_vm_runs_from_the_longest_chain_of_deltas() {
 }
 
 #[test]
+fn a_vm_runs_from_a_file_with_equal_pages_stored_once() {
+    if !is_allowed() {
+        return;
+    }
+    let folder = folder();
+    let folder = folder.path();
+    let mut image = fs::read(folder.join("image")).unwrap();
+    image.copy_within(100 * 4096..200 * 4096, 301 * 4096);
+    fs::write(folder.join("image"), &image).unwrap();
+    let made = command(folder, &["compress", "-q", "--dedup", "image", "-o", "image.tzd"]).status().unwrap();
+    assert!(made.success());
+    for options in [&["--vms", "1"][..], &["--vms", "1", "--in-memory", "--no-fill"]] {
+        let handler = Handler::of(folder, "image.tzd", options);
+        let mut vmm = handler.vmm(folder);
+        vmm.must("random 300 1");
+        vmm.must("all");
+        vmm.end();
+        let (code, _, stderr) = handler.end();
+        assert_eq!(code, Some(0), "{stderr}");
+    }
+}
+
+#[test]
 fn a_signal_to_the_handler_ends_the_vms_that_need_it() {
     if !is_allowed() {
         return;

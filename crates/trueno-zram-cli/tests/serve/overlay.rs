@@ -119,6 +119,28 @@ fn a_delta_is_changed_in_memory_and_saved_as_a_whole() {
 }
 
 #[test]
+fn a_file_with_equal_pages_stored_once_is_changed_in_memory_and_saved_as_a_whole() {
+    let folder = folder();
+    let folder = folder.path();
+    let mut expected = image(PAGES);
+    for page in (8..PAGES).step_by(5) {
+        expected.copy_within((page - 7) * 4096..(page - 6) * 4096, page * 4096);
+    }
+    fs::write(folder.join("image"), &expected).unwrap();
+    run(folder, &["compress", "-q", "--dedup", "image"]).ok();
+    let server = Server::start(folder, &["image.tzd", "--overlay", "--control", "control"]);
+    let mut client = server.client();
+    let len = u32::try_from(expected.len()).unwrap();
+    assert!(client.read(0, len).unwrap() == expected);
+    // A page, and not its copies.
+    client.write(4096, &[9; 4096]).unwrap();
+    expected[4096..8192].fill(9);
+    assert!(client.read(0, len).unwrap() == expected);
+    run(folder, &["save", "-q", "control", "merged.lz4"]).ok();
+    assert!(decompressed(folder, "merged.lz4") == expected);
+}
+
+#[test]
 fn a_save_never_replaces_a_file_that_is_served() {
     let folder = folder();
     let folder = folder.path();

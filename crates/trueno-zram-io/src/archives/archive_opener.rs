@@ -154,11 +154,14 @@ impl ArchiveOpener {
                     if layers.len() == Delta::MAX_DEPTH {
                         return Err(Error::ChainTooLong { max_deltas: Delta::MAX_DEPTH });
                     }
-                    (file, path) = self.find_base(layer.base_record(), &path)?;
+                    let Some(base) = layer.base_record() else {
+                        break PageArchive::Delta(Box::new(layer.without_base()?));
+                    };
+                    (file, path) = self.find_base(base, &path)?;
                     layers.push(*layer);
                 }
                 (None, None) => return Ok(None),
-                (None, Some(above)) => return Err(base_error(above.base_record(), "it is not an archive any more")),
+                (None, Some(_)) => return Err(base_error(path.display(), "it is not an archive any more")),
             }
         };
         for layer in layers.into_iter().rev() {

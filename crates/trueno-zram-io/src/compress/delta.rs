@@ -1,22 +1,26 @@
-//! A source of pages into a delta: lanes that read, hash, and compress what the base does not have.
+//! A source of pages into a delta: lanes that read, hash, and compress what neither the base nor the delta has.
 //!
-//! A lane takes some pages, hashes them, and looks the hashes up in the base. Pages that cannot change meanwhile are hashed in
-//! the page cache; others are read first, a few at a time, so that they are hashed from the core's cache. Only new pages are
-//! compressed. The writer then takes the parts of all lanes in order and stores equal pages once. Little is written, so one
-//! thread at a time writes it.
+//! A lane takes some pages, hashes them, and looks the hashes up in the base and among the pages that are stored already. Pages
+//! that cannot change meanwhile are hashed in the page cache; others are read first, a few at a time, so that they are hashed from
+//! the core's cache. Only new pages are compressed. The writer then takes the parts of all lanes in order and stores equal pages
+//! once: so the delta is the same for any number of lanes. Without a base, lanes write blocks at the offsets that they have then, if the
+//! output is a new file; little is written of a delta of a base, and one thread at a time writes it.
 
-use std::io::BufWriter;
+use std::io::{BufWriter, Write};
 use std::marker::PhantomData;
 
 use trueno_zram_archive::{
-    BaseRecord, BlockShape, DeltaPart, DeltaSummary, DeltaWriter, PageFinder, PageHash, PageHashes, WriteOptions,
+    BaseRecord, BlockShape, DeltaPart, DeltaSummary, DeltaWriter, PageFinder, PageHash, PageHashes, StoredPages,
+    WriteOptions,
 };
 use trueno_zram_core::{AlignedPages, PAGE_SIZE, Page, PageCodec, is_zero};
 
+use super::LANE_PAGES;
 use super::numbered_source::{NumberedSource, UnitContent};
 use crate::error::{Error, Operation};
 use crate::input::page_source::{ClaimedRange, PageSource};
 use crate::output::ArchiveOutput;
+use crate::output::positional_file::PositionalFile;
 use crate::pipeline::timeline::{Stage, timed};
 use crate::pipeline::{Pipeline, Work};
 use crate::workers::{Observer, Workers};
@@ -40,6 +44,9 @@ const QUEUED_PER_LANE: usize = 4;
 /// are written without a copy.
 const WRITE_BYTES: usize = 64 << 10;
 
+/// The memory for finding copies unless the caller says otherwise: enough for 192 GiB of pages that all differ.
+const DEFAULT_TABLE_BYTES: u64 = 1 << 30;
+
 /// The archive that a delta is made from. [`compress_delta`] has an example.
 #[derive(Clone, Debug)]
 pub struct DeltaBase<'a> {
@@ -52,10 +59,47 @@ pub struct DeltaBase<'a> {
 /// Options of a delta: its base, and those of any archive. [`compress_delta`] has an example.
 #[derive(Clone, Debug)]
 pub struct DeltaOptions<'a> {
-    /// The archive that the delta is made from.
-    pub base: DeltaBase<'a>,
+    /// The archive that the delta is made from; `None` to store all pages, and equal ones once.
+    pub base: Option<DeltaBase<'a>>,
     /// Options of the blocks.
     pub write: WriteOptions,
+    /// The most bytes of memory for finding copies of stored pages: 21 to 27 per page. If they are full, copies of later pages are
+    /// stored again. There is no limit for a base that states no hashes.
+    pub table_bytes: u64,
+}
+
+impl DeltaOptions<'_> {
+    /// Options of a delta without a base.
+    ///
+    /// ```
+    /// use trueno_zram_io::DeltaOptions;
+    /// let options = DeltaOptions { table_bytes: 64 << 20, ..DeltaOptions::without_base() };
+    /// assert!(options.base.is_none());
+    /// ```
+    #[must_use]
+    pub fn without_base() -> Self {
+        Self { base: None, write: WriteOptions::default(), table_bytes: DEFAULT_TABLE_BYTES }
+    }
+}
+
+impl<'a> DeltaOptions<'a> {
+    /// Options of a delta that is made from this archive.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{PageArchive, PageHashes, WriteOptions, compress};
+    /// # let mut monday = Vec::new();
+    /// # compress(&[7; 4096][..], &mut monday, &WriteOptions::default())?;
+    /// # let monday = PageArchive::standard(std::sync::Arc::new(monday))?.expect("it has an index");
+    /// use trueno_zram_io::{DeltaBase, DeltaOptions};
+    /// let base = DeltaBase { record: monday.record(b"monday.lz4")?, hashes: &PageHashes::compute(&monday)? };
+    /// let options = DeltaOptions::of_base(base);
+    /// # drop(options);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn of_base(base: DeltaBase<'a>) -> Self {
+        Self { base: Some(base), ..DeltaOptions::without_base() }
+    }
 }
 
 /// The result of [`compress_delta`].
@@ -72,8 +116,8 @@ pub struct CompressedDelta<S, W> {
 /// A writer that buffers [`WRITE_BYTES`].
 type BufferedDeltaWriter<W> = DeltaWriter<BufWriter<W>>;
 
-/// Compresses the pages of `source` that the base does not have into a delta, which is written to `out`. There is a lane per
-/// codec, on the threads of the pool.
+/// Compresses the pages of `source` that the base does not have into a delta, which is written to `out`. Equal pages are stored
+/// once. Without a base, all pages are stored. There is a lane per codec, on the threads of the pool.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -91,7 +135,7 @@ type BufferedDeltaWriter<W> = DeltaWriter<BufWriter<W>>;
 /// std::fs::write(&path, [[7; 99 * 4096].as_slice(), &[8; 4096]].concat())?;
 /// let source = Input::open(&path)?.into_pages();
 /// let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build()?;
-/// let (mut codecs, options) = ([PageCodec::default()], DeltaOptions { base, write: WriteOptions::default() });
+/// let (mut codecs, options) = ([PageCodec::default()], DeltaOptions::of_base(base));
 /// let tuesday = compress_delta(source, Vec::new(), options, &mut codecs, Workers::new(&pool))?;
 /// assert_eq!((tuesday.summary.base_pages, tuesday.summary.stored_pages), (99, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -109,18 +153,41 @@ pub fn compress_delta<S: PageSource, W: ArchiveOutput>(
     codecs: &mut [PageCodec],
     workers: Workers<'_>,
 ) -> Result<CompressedDelta<S, W>, S::Error> {
-    let DeltaOptions { base: DeltaBase { record, hashes }, write } = options;
+    let DeltaOptions { base, write, table_bytes } = options;
+    let (record, hashes) = base.map(|base| (base.record, base.hashes)).unzip();
     let (out_name, observer) = (out.name().to_owned(), workers.observer);
     let out_name = out_name.as_str();
-    let out = BufWriter::with_capacity(WRITE_BYTES, out);
-    let writer = DeltaWriter::new(out, record, write).map_err(|error| Error::archive(out_name, error))?;
     let lanes = codecs.len().min(workers.threads()).max(1);
-    let lane_pages = lane_pages(source.len_bytes(), lanes);
-    let work = CompressDelta { shape: writer.block_shape(), out_name, observer, delta: PhantomData };
+    let positional = if hashes.is_some() { None } else { out.positional_file(lanes) };
+    let out = BufWriter::with_capacity(WRITE_BYTES, out);
+    // With a base, few pages are stored.
+    let expected_pages = if hashes.is_some() { 0 } else { source.data_bytes().unwrap_or(0) / PAGE_SIZE as u64 };
+    // Version 1 of the format, which a base without hashes takes, stores each page once.
+    let is_version_1 = record.as_ref().is_some_and(|record| record.hashes.is_none());
+    let table_bytes = if is_version_1 { u64::MAX } else { table_bytes };
+    let writer = DeltaWriter::new(out, record, write).map_err(|error| Error::archive(out_name, error))?;
+    let mut writer = writer.with_table(expected_pages, table_bytes);
+    if positional.is_some() {
+        // The head lies before all blocks.
+        writer.get_mut().flush().map_err(|error| Error::io(out_name, Operation::Write, error))?;
+    }
+    // Without a base, most pages are compressed.
+    let lane_pages = if hashes.is_some() { lane_pages(source.len_bytes(), lanes) } else { LANE_PAGES };
+    let (shape, borrows) = (writer.block_shape(), hashes.is_some());
+    let work = CompressDelta { shape, borrows, positional, out_name, observer, delta: PhantomData };
+    let stored = writer.stored_pages();
     let max_units = lanes * (1 + QUEUED_PER_LANE);
     let pipeline = Pipeline::new(work, NumberedSource::new(source), (writer, 0), max_units, observer);
     let lane = |codec| {
-        let lookup = BaseLookup { zeros: Vec::new(), hashes: Vec::new(), finder: hashes.finder(), codec };
+        let finder = hashes.map(PageHashes::finder);
+        let lookup = PageLookup {
+            zeros: Vec::new(),
+            hashes: Vec::new(),
+            known: Vec::new(),
+            finder,
+            stored: stored.clone(),
+            codec,
+        };
         DeltaLane { buffer: AlignedPages::new(lane_pages), lookup }
     };
     pipeline.run_on(workers.pool, codecs.iter_mut().take(lanes).map(lane));
@@ -138,6 +205,10 @@ pub fn compress_delta<S: PageSource, W: ArchiveOutput>(
 /// Compresses pages into the parts of a delta.
 struct CompressDelta<'a, S, W> {
     shape: BlockShape,
+    /// Pages are hashed in the page cache, if they cannot change meanwhile. It pays if few of them are compressed.
+    borrows: bool,
+    /// The output that lanes write by position; `None` if it is written in order.
+    positional: Option<PositionalFile>,
     out_name: &'a str,
     observer: &'a dyn Observer,
     delta: PhantomData<fn(S) -> W>,
@@ -149,6 +220,8 @@ struct DeltaUnit {
     first_page: u64,
     content: UnitContent,
     content_len: u64,
+    /// The offset of the blocks in the output.
+    at: u64,
 }
 
 impl<'a, S: PageSource, W: ArchiveOutput> Work for CompressDelta<'a, S, W> {
@@ -159,7 +232,7 @@ impl<'a, S: PageSource, W: ArchiveOutput> Work for CompressDelta<'a, S, W> {
     type Error = S::Error;
 
     fn new_unit(&self) -> DeltaUnit {
-        DeltaUnit { part: DeltaPart::new(), first_page: 0, content: UnitContent::Bytes(0), content_len: 0 }
+        DeltaUnit { part: DeltaPart::new(), first_page: 0, content: UnitContent::Bytes(0), content_len: 0, at: 0 }
     }
 
     fn claim(
@@ -174,7 +247,7 @@ impl<'a, S: PageSource, W: ArchiveOutput> Work for CompressDelta<'a, S, W> {
     }
 
     fn run(&self, lane: &mut DeltaLane<'a>, unit: &mut DeltaUnit) -> Result<(), S::Error> {
-        let DeltaUnit { part, first_page, content, content_len } = unit;
+        let DeltaUnit { part, first_page, content, content_len, .. } = unit;
         part.start(self.shape);
         *content_len = match content {
             UnitContent::Zeros(pages) => {
@@ -186,7 +259,8 @@ impl<'a, S: PageSource, W: ArchiveOutput> Work for CompressDelta<'a, S, W> {
                 *len_bytes as u64
             }
             UnitContent::Range(range) => {
-                if let Some(added) = range.borrow(|pages| self.add(pages, *first_page, &mut lane.lookup, part)) {
+                let mut borrow = || range.borrow(|pages| self.add(pages, *first_page, &mut lane.lookup, part));
+                if let Some(added) = self.borrows.then(&mut borrow).flatten() {
                     added?;
                 } else {
                     // Discard the result of borrowed pages.
@@ -208,11 +282,31 @@ impl<'a, S: PageSource, W: ArchiveOutput> Work for CompressDelta<'a, S, W> {
         (writer, content_len): &mut (BufferedDeltaWriter<W>, u64),
         unit: &mut DeltaUnit,
     ) -> Result<bool, S::Error> {
-        let pushed = timed(self.observer, Stage::Write, || writer.push(&mut unit.part));
-        pushed.map_err(|error| Error::archive(self.out_name, error))?;
+        let failed = |error| Error::archive(self.out_name, error);
+        let is_placed = self.positional.is_some();
+        if is_placed {
+            unit.at = writer.place(&mut unit.part).map_err(failed)?;
+            writer.get_mut().get_mut().skip(unit.part.block_bytes().len() as u64);
+        } else {
+            timed(self.observer, Stage::Write, || writer.push(&mut unit.part)).map_err(failed)?;
+        }
         *content_len += unit.content_len;
         self.observer.progress(*content_len, writer.written());
-        Ok(false)
+        Ok(is_placed && !unit.part.block_bytes().is_empty())
+    }
+
+    fn write(&self, unit: &mut DeltaUnit) -> Result<(), S::Error> {
+        let file = self.positional.as_ref().expect("the unit has an offset");
+        let written = timed(self.observer, Stage::Write, || file.write_at(unit.at, unit.part.block_bytes()));
+        Ok(written.map_err(|error| Error::io(self.out_name, Operation::Write, error))?)
+    }
+
+    fn max_writers(&self) -> usize {
+        self.positional.as_ref().map_or(0, PositionalFile::writers)
+    }
+
+    fn queued_bytes(&self, unit: &DeltaUnit) -> usize {
+        unit.part.block_bytes().len()
     }
 }
 
@@ -235,10 +329,13 @@ impl<S, W> CompressDelta<'_, S, W> {
         Ok(())
     }
 
-    /// Looks pages up in the base, and adds them to a part.
-    fn add(&self, pages: &[Page], first: u64, lookup: &mut BaseLookup<'_>, part: &mut DeltaPart) -> Result<(), Error> {
-        timed(self.observer, Stage::Hash, || lookup.hash(pages));
-        timed(self.observer, Stage::Compress, || lookup.add(pages, first, part, self.out_name))
+    /// Looks pages up in the base and among those that are stored, and adds them to a part.
+    fn add(&self, pages: &[Page], first: u64, lookup: &mut PageLookup<'_>, part: &mut DeltaPart) -> Result<(), Error> {
+        timed(self.observer, Stage::Hash, || {
+            lookup.hash(pages);
+            lookup.find(first);
+        });
+        timed(self.observer, Stage::Compress, || lookup.add(pages, part, self.out_name))
     }
 }
 
@@ -261,20 +358,31 @@ fn zero_padded(buffer: &mut AlignedPages, len_bytes: usize) -> &[Page] {
 struct DeltaLane<'a> {
     /// Pages that are read.
     buffer: AlignedPages,
-    lookup: BaseLookup<'a>,
+    lookup: PageLookup<'a>,
 }
 
-/// Finds pages in the base, and compresses those that are new.
-struct BaseLookup<'a> {
+/// The place of a page that need not be compressed.
+#[derive(Clone, Copy, Debug)]
+enum KnownPage {
+    /// The page of this number in the base.
+    Base(u64),
+    /// The stored page of this number.
+    Stored(u64),
+}
+
+/// Finds pages in the base and among those that are stored already, and compresses those that are new.
+struct PageLookup<'a> {
     /// One flag per page: `true` if it is zero.
     zeros: Vec<bool>,
-    /// The hashes of the others.
+    /// The hashes of the others, and their places.
     hashes: Vec<PageHash>,
-    finder: PageFinder<'a>,
+    known: Vec<Option<KnownPage>>,
+    finder: Option<PageFinder<'a>>,
+    stored: StoredPages,
     codec: &'a mut PageCodec,
 }
 
-impl BaseLookup<'_> {
+impl PageLookup<'_> {
     /// Hashes the pages that are not zero.
     fn hash(&mut self, pages: &[Page]) {
         let Self { zeros, hashes, .. } = self;
@@ -288,17 +396,30 @@ impl BaseLookup<'_> {
         PageHash::of_pages(pages.iter().filter(is_hashed), hashes);
     }
 
-    /// Adds pages that [`hash`](Self::hash) has hashed.
-    fn add(&mut self, pages: &[Page], first: u64, part: &mut DeltaPart, out_name: &str) -> Result<(), Error> {
-        let (mut out, mut hashes) = ([0; PAGE_SIZE], self.hashes.iter());
-        for ((number, page), is_zero) in (first..).zip(pages).zip(&self.zeros) {
+    /// Looks the hashes up. Copies that are not stored yet are left to the writer.
+    fn find(&mut self, first: u64) {
+        let Self { zeros, hashes, known, finder, stored, .. } = self;
+        let stored = stored.read();
+        known.clear();
+        let numbers = (first..).zip(zeros).filter_map(|(number, is_zero)| (!*is_zero).then_some(number));
+        known.extend(numbers.zip(hashes).map(|(number, hash)| {
+            let in_base = finder.as_mut().and_then(|finder| finder.find(number, hash));
+            in_base.map(KnownPage::Base).or_else(|| stored.find(hash).map(KnownPage::Stored))
+        }));
+    }
+
+    /// Adds pages that were hashed and looked up.
+    fn add(&mut self, pages: &[Page], part: &mut DeltaPart, out_name: &str) -> Result<(), Error> {
+        let (mut out, mut found) = ([0; PAGE_SIZE], self.hashes.iter().zip(&self.known));
+        for (page, is_zero) in pages.iter().zip(&self.zeros) {
             if *is_zero {
                 part.push_zeros(1);
                 continue;
             }
-            let hash = hashes.next().expect("every page that is not zero was hashed");
-            match self.finder.find(number, hash) {
-                Some(same) => part.push_base(same, *hash),
+            let (hash, known) = found.next().expect("every page that is not zero was hashed");
+            match *known {
+                Some(KnownPage::Base(same)) => part.push_base(same, *hash),
+                Some(KnownPage::Stored(copied)) => part.push_stored(copied, *hash),
                 None => {
                     // The encoder reads bytes more than once, and a borrowed page may change after all.
                     let page = std::hint::black_box(*page);

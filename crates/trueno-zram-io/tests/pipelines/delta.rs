@@ -90,7 +90,7 @@ fn every_changed_bit_is_noticed_and_equal_pages_are_stored_once() {
         let mut new = old.clone();
         change(&mut new, &mut random);
         let made_from = DeltaBase { record: base.record(b"base.lz4").unwrap(), hashes: &hashes };
-        let options = DeltaOptions { base: made_from, write: WriteOptions::default() };
+        let options = DeltaOptions::of_base(made_from);
         let done =
             compress_delta(source(&folder, &new), Vec::new(), options, &mut codecs, Workers::new(&pool)).unwrap();
         let delta = Delta::open(Arc::new(done.out), |_| Ok(base)).unwrap().unwrap();
@@ -101,6 +101,63 @@ fn every_changed_bit_is_noticed_and_equal_pages_are_stored_once() {
         let mut restored = vec![[1; PAGE_SIZE]; new.len()];
         delta.read(0, &mut restored).unwrap();
         assert!(restored == new, "{lanes} lanes");
+    }
+}
+
+/// The origins of pages without a base: copies are found wherever they are, whichever lane meets them first.
+#[test]
+fn equal_pages_are_stored_once_and_the_bytes_do_not_depend_on_lanes() {
+    let (folder, mut random) = (tempfile::tempdir().unwrap(), Generator::new(17));
+    let mut pages = image(&mut random);
+    // A page that occurs in all units at once, and a copy of all.
+    (0..700).step_by(9).for_each(|page| pages[page] = [7; PAGE_SIZE]);
+    pages.extend_from_within(..);
+    let mut files = Vec::new();
+    for (lanes, table_bytes) in [(1, u64::MAX), (2, u64::MAX), (5, u64::MAX), (3, 64 << 10), (4, 64 << 10)] {
+        let options = DeltaOptions { table_bytes, ..DeltaOptions::without_base() };
+        let (source, pool) = (source(&folder, &pages), pool(lanes));
+        let done = compress_delta(source, Vec::new(), options, &mut codecs(lanes), Workers::new(&pool)).unwrap();
+        let file = Arc::new(done.out);
+        let delta = Delta::open(file.clone(), |_| unreachable!("it has no base")).unwrap().unwrap();
+        for (number, (page, origin)) in
+            (0..).zip(pages.iter().zip(expected(&pages, &vec![[0; PAGE_SIZE]; pages.len()])))
+        {
+            let hash = (origin != PageOrigin::Zero).then(|| PageHash::of(page));
+            assert_eq!(delta.origin(number).unwrap(), (origin, hash), "page {number}, {lanes} lanes");
+        }
+        let mut restored = vec![[1; PAGE_SIZE]; pages.len()];
+        delta.read(0, &mut restored).unwrap();
+        assert!(restored == pages, "{lanes} lanes");
+        files.push(file);
+    }
+    assert!(files.iter().all(|file| *file == files[0]));
+    // Room for 48 pages of 700: none at all.
+    let options = DeltaOptions { table_bytes: 1000, ..DeltaOptions::without_base() };
+    let done = compress_delta(source(&folder, &pages), Vec::new(), options, &mut codecs(2), Workers::new(&pool(2)));
+    let done = done.unwrap();
+    assert!(done.summary.is_table_full && done.summary.duplicate_pages == 0);
+    let delta = Delta::open(Arc::new(done.out), |_| unreachable!("it has no base")).unwrap().unwrap();
+    let mut restored = vec![[1; PAGE_SIZE]; pages.len()];
+    delta.read(0, &mut restored).unwrap();
+    assert!(restored == pages);
+}
+
+#[test]
+fn a_stream_without_a_base_is_deduplicated_too() {
+    let done = compress_delta(
+        Numbers { next: 0, fails_at: 201 },
+        Vec::new(),
+        DeltaOptions::without_base(),
+        &mut codecs(2),
+        Workers::new(&pool(2)),
+    );
+    let done = done.unwrap();
+    assert_eq!((done.summary.zero_pages, done.summary.stored_pages), (1, 199));
+    for fails_at in [0, 1, 17, 199] {
+        let source = Numbers { next: 0, fails_at };
+        let (mut codecs, options) = (codecs(2), DeltaOptions::without_base());
+        let error = compress_delta(source, Vec::new(), options, &mut codecs, Workers::new(&pool(2))).unwrap_err();
+        assert_eq!(failed_call(&error), ("numbers", Some(BROKEN)));
     }
 }
 
@@ -133,7 +190,7 @@ impl Fixture {
         let base = self.base();
         let hashes = PageHashes::stored(&base).unwrap().unwrap();
         let made_from = DeltaBase { record: base.record(b"base.lz4").unwrap(), hashes: &hashes };
-        let options = DeltaOptions { base: made_from, write: WriteOptions::default() };
+        let options = DeltaOptions::of_base(made_from);
         let done = compress_delta(source, Vec::new(), options, &mut codecs(2), Workers::new(&self.pool));
         done.map(|done| done.out)
     }

@@ -99,6 +99,7 @@ impl Sink for Memory {
 }
 
 /// Pages of numbers; one claim fails.
+#[derive(Debug)]
 struct Numbers {
     next: u8,
     fails_at: u8,

@@ -88,7 +88,7 @@ fn a_standard_archive_and_a_delta_take_the_same_way_to_the_same_output() {
         let done = compress_delta(
             source,
             Vec::new(),
-            DeltaOptions { base: base_of_delta, write: options },
+            DeltaOptions { write: options, ..DeltaOptions::of_base(base_of_delta) },
             &mut codecs,
             Workers::new(&pool(2)),
         );

@@ -1,5 +1,7 @@
 //! Deltas: made with `--base`, read by every command, refused with a wrong or missing base, and flattened.
 
+mod dedup;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;

@@ -4,7 +4,6 @@
 mod collisions;
 mod criu;
 mod damage;
-mod dedup;
 mod delta;
 mod drivers;
 mod extract;

@@ -1,8 +1,8 @@
 //! Restoring with a GPU: lanes fill its slots with the pages of groups, and write what it restores.
 
 use trueno_zram_archive::ReadSummary;
-use trueno_zram_core::{PAGE_SIZE, Page};
 use trueno_zram_core::gpu::{BatchDevice, GpuBatchCompressor, LazyGpu, PackedSlot, RestoredSlot};
+use trueno_zram_core::{PAGE_SIZE, Page};
 
 use super::Sink;
 use super::groups::{GroupFailure, GroupLane, GroupUnit, GroupsJob, RestoreGroups, finish, restore_on_cpu};

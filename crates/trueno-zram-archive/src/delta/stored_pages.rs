@@ -136,7 +136,7 @@ pub(crate) struct StoredPagesWriter {
     shared: StoredPages,
     /// Pages in the list.
     count: u64,
-    /// The first of them that is not in the table, since it was full.
+    /// The pages of the list that are in the table: its first ones. The table was full if there are others.
     in_table: u64,
 }
 
@@ -312,7 +312,7 @@ mod tests {
         });
     }
 
-    /// 40 bytes per page of an image, if its length is known and all pages differ.
+    /// As the documentation of `--dedup-memory` states, if the number of pages is known and all of them differ.
     #[test]
     fn a_table_of_known_size_takes_at_most_27_bytes_per_page() {
         for pages in [100_000_u64, 400_000, 777_777] {

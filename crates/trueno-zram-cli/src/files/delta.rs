@@ -96,7 +96,7 @@ pub(crate) struct DedupArgs {
 }
 
 impl DedupArgs {
-    /// Without copies that are found, unless there is a base.
+    /// The arguments of a command that makes no deltas without a base.
     pub(crate) fn off() -> Self {
         Self { dedup: false, dedup_memory: 1 << 30 }
     }

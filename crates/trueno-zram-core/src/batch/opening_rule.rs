@@ -29,7 +29,7 @@ const MIN_TIME_TO_JOIN: Duration = Duration::from_millis(30);
 /// ```
 /// use std::time::Duration;
 /// use trueno_zram_core::gpu::CpuProgress;
-/// let gigabytes = |left| CpuProgress {
+/// let gigabytes = |left: u64| CpuProgress {
 ///     done_bytes: 1 << 30,
 ///     left_bytes: Some(left << 30),
 ///     elapsed: Duration::from_millis(125),

@@ -182,7 +182,7 @@ impl PageTable {
         EntryGuard::lock(self.word(page))
     }
 
-    /// Takes the page's lock if it is free and the page exists.
+    /// Takes the page's lock if it is free and there is room for the page.
     pub(crate) fn try_lock(&self, page: u64) -> Option<EntryGuard<'_>> {
         EntryGuard::try_lock(self.entries_with_room().get(usize::try_from(page).ok()?)?)
     }

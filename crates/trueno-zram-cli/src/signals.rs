@@ -25,7 +25,7 @@ const ENDING: [i32; 16] = [
 static LISTEN: Once = Once::new();
 
 /// Called at SIGUSR1, which does not end the process then.
-type Report = Box<dyn Fn() + Send>;
+type Report = Arc<dyn Fn() + Send + Sync>;
 static REPORT: Mutex<Option<Report>> = Mutex::new(None);
 
 /// Starts the thread that waits for signals. Until then a signal ends the process at once.
@@ -46,9 +46,9 @@ pub(crate) fn hold_off() -> MutexGuard<'static, PendingActions> {
 }
 
 /// Makes SIGUSR1 call `report` instead of ending the process, until the result is dropped.
-pub(crate) fn report_on_request(report: impl Fn() + Send + 'static) -> ReportOnRequest {
+pub(crate) fn report_on_request(report: impl Fn() + Send + Sync + 'static) -> ReportOnRequest {
     listen();
-    *lock_report() = Some(Box::new(report));
+    *lock_report() = Some(Arc::new(report));
     ReportOnRequest
 }
 
@@ -68,12 +68,11 @@ fn lock_report() -> MutexGuard<'static, Option<Report>> {
 
 /// Answers SIGUSR1. Returns `false` if the signal ends the process.
 fn answer_request(signal: i32) -> bool {
-    let report = lock_report();
-    if let (SIGUSR1, Some(report)) = (signal, &*report) {
-        report();
-        return true;
-    }
-    false
+    let report = lock_report().clone();
+    let Some(report) = report.filter(|_| signal == SIGUSR1) else { return false };
+    // On a thread of its own: whoever reads the report may be slow, and another signal must end the process meanwhile.
+    let _ = std::thread::Builder::new().name("report".into()).spawn(move || report());
+    true
 }
 
 /// Makes a write beyond the limit of file sizes (`ulimit -f`) fail like any other write, rather than end the process.

@@ -16,7 +16,7 @@ pub enum OnDamage {
     Kill,
 }
 
-/// The treatment of a VM or a process that has pages of a group whose proof has failed: they may be other ones than those that were
+/// The treatment of a VM or a process that has pages of a group whose proof has failed: they may differ from the pages that were
 /// saved. [`RestoreOptions`] has an example.
 ///
 /// Only sources that return pages before they are proven have such groups, such as an [`Archive`](trueno_zram_archive::Archive)

@@ -31,7 +31,7 @@ pub struct RestoreReport {
     pub removed_bytes: u64,
     /// Pages that were poisoned: damaged ones, and missing ones of groups whose proof has failed.
     pub poisoned: u64,
-    /// Pages that were restored before the proof of their group failed. They may be other ones than those that were saved.
+    /// Pages that were restored before the proof of their group failed. They may differ from the pages that were saved.
     pub disproven_pages: u64,
     /// `true` if the proof of pages that were restored could not be read.
     pub unproven: bool,
@@ -87,8 +87,8 @@ pub enum Notice<'a> {
         /// The reason.
         error: &'a trueno_zram_archive::Error,
     },
-    /// The proof of pages has failed. All reads of them fail from now on, and those that are missing are poisoned. Of the others, a VM or
-    /// a process has some: it goes on with them, or is ended.
+    /// The proof of pages has failed. All reads of them fail from now on, and those that are missing are poisoned. A VM or
+    /// a process that has some of them goes on with them, or is ended.
     Disproven {
         /// The pages in the archive.
         pages: Range<u64>,

@@ -65,10 +65,13 @@ impl GroupProofs {
     /// Notes that a page of a group was read, so that its proof is due once.
     pub(super) fn touch(&self, number: u64) {
         let settled = DUE | PROVEN | DISPROVEN;
-        if self.state(number) & settled == 0
-            && self.update(number, |state| (state & settled == 0).then_some(state | DUE)).is_some()
-        {
-            self.due.fetch_add(1, Ordering::AcqRel);
+        if self.state(number) & settled != 0 {
+            return;
+        }
+        // Counted first: a thread that settles the group at once takes it off again.
+        self.due.fetch_add(1, Ordering::AcqRel);
+        if self.update(number, |state| (state & settled == 0).then_some(state | DUE)).is_none() {
+            self.due.fetch_sub(1, Ordering::AcqRel);
         }
     }
 

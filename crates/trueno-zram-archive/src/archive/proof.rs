@@ -161,10 +161,18 @@ impl Archive {
         self.verify == Verify::Touched && self.proofs.is_before_disproven(number)
     }
 
-    /// Returns the index of a group if it is in memory and pages may be read by it.
+    /// Returns the index of a group if it is in memory and pages may be read by it. Then its proof is due, unless it was made.
     pub(super) fn known(&self, number: u64) -> Option<&ResidentGroup> {
         let group = self.slot(number)?.get()?;
-        (self.proofs.is_proven(number) || self.trusts_index(number)).then_some(&**group)
+        if self.proofs.is_proven(number) {
+            return Some(group);
+        }
+        let is_trusted = self.trusts_index(number);
+        if is_trusted {
+            // The thread that has put the index there may not have come to that yet.
+            self.proofs.touch(number);
+        }
+        is_trusted.then_some(&**group)
     }
 
     /// Returns the index of a group, in memory; `None` if a block of the group is damaged, so that each page has to be looked at

@@ -29,7 +29,7 @@ pub(crate) const COMPAT_USAGE: &str = "trueno-zram [-d|-t|-l] [OPTIONS] [FILE]..
 /// Compress memory images into standard .lz4 and .zst files: fast, seekable, safe.
 ///
 /// Without a command, `trueno-zram` works like lz4: it compresses the FILEs it is given, or standard input; -d
-/// decompresses, and so does a FILE that ends in .lz4 or .zst; -t tests, -l lists, -1 to -9 set the level, --zstd makes
+/// decompresses, and so does a FILE that ends in .lz4 or .zst; -t tests, -l lists, -1 to -22 set the level, --zstd makes
 /// .zst files, -r takes the files in directories. So `tar -I trueno-zram -cf` and `-xf` work.
 #[derive(Debug, Parser)]
 #[command(name = "trueno-zram", version, propagate_version = true, arg_required_else_help = true)]

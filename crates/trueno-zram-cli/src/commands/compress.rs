@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::files::{
     self, FileArgs,
     delta::{self, CheckBase, DedupArgs, OpenBase},
-    folders::Wanted,
+    folders::FileFilter,
 };
 use crate::print::{
     messages,
@@ -80,7 +80,7 @@ const MAX_HASHED_PAGES: u64 = 1 << 26;
 
 /// Runs `trueno-zram compress`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
-    let Some(files) = args.files.expand(Wanted::Plain, global)? else { return Ok(ExitCode::SUCCESS) };
+    let Some(files) = args.files.expand(FileFilter::Plain, global)? else { return Ok(ExitCode::SUCCESS) };
     let args = &Args { files, ..args.clone() };
     args.files.check(global)?;
     args.files.check_targets(|input| Ok(args.output_name(input)))?;

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::files::{
     self, FileArgs,
     delta::BasesArgs,
-    folders::Wanted,
+    folders::FileFilter,
     in_place,
     needed_files::{InputChains, NeededFiles},
     restore,
@@ -60,7 +60,7 @@ impl Args {
 
 /// Runs `trueno-zram decompress`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
-    let Some(files) = args.files.expand(Wanted::Compressed, global)? else { return Ok(ExitCode::SUCCESS) };
+    let Some(files) = args.files.expand(FileFilter::Compressed, global)? else { return Ok(ExitCode::SUCCESS) };
     let args = &Args { files, ..args.clone() };
     args.files.check(global)?;
     args.files.check_targets(files::restored_name)?;

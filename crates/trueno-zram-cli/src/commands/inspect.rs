@@ -21,7 +21,7 @@ use crate::failure::Failure;
 use crate::files::{
     self,
     delta::BasesArgs,
-    folders::{FolderArgs, Wanted},
+    folders::{FileFilter, FolderArgs},
     needed_files::{self, NeededFiles},
     restore::{input_failure, pages_by_index},
 };
@@ -86,8 +86,8 @@ impl FilePosition {
 
 /// Runs `trueno-zram inspect`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
-    let wanted = if args.list { Wanted::Compressed } else { Wanted::Plain };
-    let Some(files) = args.folders.expand(&args.files, wanted, global)? else { return Ok(ExitCode::SUCCESS) };
+    let filter = if args.list { FileFilter::Compressed } else { FileFilter::All };
+    let Some(files) = args.folders.expand(&args.files, filter, global)? else { return Ok(ExitCode::SUCCESS) };
     needed_files::check_stdout(&files, global)?;
     if args.list && !global.json {
         return list::run(&files, &args.bases, global);

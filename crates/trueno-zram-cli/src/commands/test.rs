@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::files::{
     self,
     delta::BasesArgs,
-    folders::{FolderArgs, Wanted},
+    folders::{FileFilter, FolderArgs},
     needed_files::{self, NeededFiles},
     restore,
 };
@@ -34,7 +34,7 @@ pub(crate) struct Args {
 
 /// Runs `trueno-zram test`.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
-    let Some(files) = args.folders.expand(&args.files, Wanted::Compressed, global)? else {
+    let Some(files) = args.folders.expand(&args.files, FileFilter::Compressed, global)? else {
         return Ok(ExitCode::SUCCESS);
     };
     if global.json {

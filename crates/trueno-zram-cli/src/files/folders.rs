@@ -26,11 +26,23 @@ pub(crate) struct FolderArgs {
 
 /// The files of a folder that a command takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum FileFilter {
     /// Those that are not compressed yet, by their names.
     Plain,
     /// Those that are compressed, by their names.
     Compressed,
+    /// All.
+    All,
+}
+
+impl FileFilter {
+    fn takes(self, path: &Path) -> bool {
+        match self {
+            Self::Plain => !has_suffix(path.as_os_str().as_bytes()),
+            Self::Compressed => has_suffix(path.as_os_str().as_bytes()),
+            Self::All => true,
+        }
+    }
 }
 
 impl FolderArgs {
@@ -38,7 +50,7 @@ impl FolderArgs {
     pub(crate) fn expand(
         self,
         files: &[PathBuf],
-        wanted: Wanted,
+        filter: FileFilter,
         global: &Global,
     ) -> Result<Option<Vec<PathBuf>>, Failure> {
         if !self.recursive {
@@ -50,7 +62,7 @@ impl FolderArgs {
         let mut found = Vec::new();
         for file in files {
             if fs::metadata(file).is_ok_and(|metadata| metadata.is_dir()) {
-                add_folder(file, wanted, 0, &mut found)?;
+                add_folder(file, filter, 0, &mut found)?;
             } else {
                 found.push(file.clone());
             }
@@ -63,7 +75,7 @@ impl FolderArgs {
 }
 
 /// Adds the files in a folder and below, in the order of their names.
-fn add_folder(folder: &Path, wanted: Wanted, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), Failure> {
+fn add_folder(folder: &Path, filter: FileFilter, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::io(folder.display(), &error);
     if depth > MAX_DEPTH {
         return Err(Failure::refused(folder.display(), format!("is more than {MAX_DEPTH} directories deep")));
@@ -73,8 +85,8 @@ fn add_folder(folder: &Path, wanted: Wanted, depth: usize, found: &mut Vec<PathB
     for entry in entries {
         let (kind, path) = (entry.file_type().map_err(failed)?, entry.path());
         if kind.is_dir() {
-            add_folder(&path, wanted, depth + 1, found)?;
-        } else if kind.is_file() && has_suffix(path.as_os_str().as_bytes()) == (wanted == Wanted::Compressed) {
+            add_folder(&path, filter, depth + 1, found)?;
+        } else if kind.is_file() && filter.takes(&path) {
             found.push(path);
         }
     }

@@ -18,7 +18,7 @@ use trueno_zram_io::{Input, OpenForWriting, OutputTarget, Refusal, ReservedInput
 
 use crate::args::Global;
 use crate::failure::{Failure, FailureKind};
-use crate::files::folders::{FolderArgs, Wanted};
+use crate::files::folders::{FileFilter, FolderArgs};
 use crate::print::{json, report};
 
 /// The suffixes of compressed files.
@@ -111,8 +111,8 @@ impl FileArgs {
     }
 
     /// Returns the arguments with the files in directories in place of these, if `-r` was given; `None` if there are none.
-    pub(crate) fn expand(&self, wanted: Wanted, global: &Global) -> Result<Option<Self>, Failure> {
-        let files = self.folders.expand(&self.files, wanted, global)?;
+    pub(crate) fn expand(&self, filter: FileFilter, global: &Global) -> Result<Option<Self>, Failure> {
+        let files = self.folders.expand(&self.files, filter, global)?;
         Ok(files.map(|files| Self { files, ..self.clone() }))
     }
 

@@ -73,7 +73,8 @@ fn pipes_are_compressed_while_the_driver_hangs_or_fails() {
 
 #[test]
 fn the_driver_is_not_touched_for_little_work() {
-    let (folder, image) = (folder(), image(3000));
+    // Fewer pages than a GPU is ever opened for, however slow the machine is.
+    let (folder, image) = (folder(), image(900));
     fs::write(folder.path().join("image"), &image).unwrap();
     let run = |args: &[&str]| {
         let mut command = command(folder.path(), args);
@@ -84,7 +85,7 @@ fn the_driver_is_not_touched_for_little_work() {
     run(&["compress", "image"]);
     run(&["test", "image.lz4"]);
     assert!(run(&["decompress", "-c", "image.lz4"]).stdout == image);
-    run(&["extract", "image.lz4", "--pages", "7..2999", "-o", "pages"]);
+    run(&["extract", "image.lz4", "--pages", "7..899", "-o", "pages"]);
     assert!(!folder.path().join("driver.log").exists(), "nobody has asked the driver");
 }
 

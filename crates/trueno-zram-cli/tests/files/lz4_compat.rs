@@ -150,6 +150,10 @@ fn directories_are_taken_with_their_files() {
     let again = run(folder.path(), &["-r", "-f", "tree"]).ok();
     assert_eq!(names(&at("tree")), ["a", "a.lz4", "a.zst", "below", "link"], "{}", again.stderr);
     run(folder.path(), &["-r", "-t", "tree"]).ok();
+    let inspected = run(folder.path(), &["inspect", "-r", "--json", "tree"]).ok().json();
+    let name = |object: &serde_json::Value| object["file"].as_str().unwrap().to_owned();
+    assert!(inspected.iter().any(|object| name(object).ends_with(".zst")), "compressed files are inspected as well");
+    assert!(inspected.iter().any(|object| !name(object).ends_with(".zst")));
     let listed = run(folder.path(), &["-lr", "tree"]).ok().stdout;
     assert!(String::from_utf8(listed).unwrap().ends_with(" 4 files\n"));
     for name in ["tree/a", "tree/a.lz4", "tree/below/b", "tree/below/b.lz4"] {

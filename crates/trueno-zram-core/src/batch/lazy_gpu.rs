@@ -99,11 +99,9 @@ impl<D: RingDevice> LazyGpu<D> {
         let (sender, receiver) = sync_channel(1);
         OPENING.fetch_add(1, Ordering::AcqRel);
         let spawned = thread::Builder::new().name("open-gpu".to_owned()).spawn(move || {
-            let opening = OpeningGuard;
-            let gpu = open();
-            drop(opening);
-            // Nobody may be left to use it. Then it is dropped here.
-            let _ = sender.send(gpu);
+            let _opening = OpeningGuard;
+            // Nobody may be left to use it. Then it is dropped here, which may hang as well.
+            drop(sender.send(open()));
         });
         self.state = match spawned {
             Ok(_) => LazyState::Opening(Mutex::new(receiver)),

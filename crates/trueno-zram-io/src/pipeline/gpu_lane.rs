@@ -12,7 +12,7 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
@@ -168,8 +168,10 @@ enum Task<W: SlotWork> {
 pub(crate) struct GpuLane<'a, W: SlotWork> {
     pipeline: &'a Pipeline<'a, W>,
     slots: &'a SlotsOf<W>,
-    /// The number of lanes.
+    /// The number of lanes that were planned.
     lanes: usize,
+    /// The number of lanes that the system had threads for; 0 until that is known.
+    started: AtomicUsize,
     /// No lane can help: the GPU does everything.
     gpu_only: bool,
     chooser: Chooser,
@@ -219,6 +221,7 @@ impl<'a, W: SlotWork> GpuLane<'a, W> {
             pipeline,
             slots,
             lanes: lanes.len(),
+            started: AtomicUsize::new(0),
             gpu_only: !lanes.iter().any(|lane| pipeline.work.can_help(lane)),
             chooser: Chooser::default(),
             helped: Helped { start: Instant::now(), bytes: AtomicU64::new(0), run_ns: AtomicU64::new(0) },
@@ -230,7 +233,10 @@ impl<'a, W: SlotWork> GpuLane<'a, W> {
         let lanes = lanes.map(|(number, mut lane)| move || pipeline.guard(|| gpu.run_lane(number, &mut lane)));
         thread::scope(|scope| {
             let driver = start(scope, "gpu", [drive])?;
-            let panics = start(scope, "lane", lanes).map(join_all);
+            let panics = start(scope, "lane", lanes).map(|lanes| {
+                gpu.started.store(lanes.len(), Ordering::Release);
+                join_all(lanes)
+            });
             // Ends the driver, once the GPU is drained.
             gpu.has_ended.store(true, Ordering::Release);
             driver.iter().for_each(|driver| driver.thread().unpark());
@@ -355,12 +361,12 @@ impl<'a, W: SlotWork> GpuLane<'a, W> {
 
     fn run_lane(&self, number: usize, lane: &mut W::Lane) -> Result<(), W::Error> {
         let can_help = self.pipeline.work.can_help(lane);
-        let may_end = number == 0 && can_help && self.lanes >= MIN_LANES_TO_END_ONE;
+        let may_end = || {
+            let started = self.started.load(Ordering::Acquire);
+            number == 0 && can_help && started >= MIN_LANES_TO_END_ONE && self.has_joined.load(Ordering::Acquire)
+        };
         self.pipeline.do_tasks(
-            |state| match may_end && self.has_joined.load(Ordering::Acquire) {
-                true => NextStep::End,
-                false => self.next(state, can_help),
-            },
+            |state| if may_end() { NextStep::End } else { self.next(state, can_help) },
             |task| match task {
                 Task::Collect(done, (number, unit)) => self.collect(done, number, unit),
                 Task::Fill(slot, unit) => self.fill(slot, unit, lane),

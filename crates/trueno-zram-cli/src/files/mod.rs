@@ -214,8 +214,11 @@ pub(crate) fn single_target(output: &Path, global: &Global) -> Result<OutputTarg
     }
 }
 
-/// The path with its directory's links followed. The file itself need not exist.
+/// The path with all links followed. The file itself need not exist.
 fn resolved(path: &Path) -> PathBuf {
+    if let Ok(place) = fs::canonicalize(path) {
+        return place;
+    }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match (fs::canonicalize(parent), path.file_name()) {
         (Ok(parent), Some(name)) => parent.join(name),

@@ -34,6 +34,40 @@ fn an_output_that_is_another_input_is_refused() {
 }
 
 #[test]
+fn outputs_that_links_lead_to_another_file_of_the_run_are_refused() {
+    use std::os::unix::fs::symlink;
+    let folder = folder();
+    let root = folder.path();
+    let (x, y) = (image(3), image(5));
+    let write = || {
+        fs::write(root.join("x"), &x).unwrap();
+        fs::write(root.join("y"), &y).unwrap();
+    };
+    let is_kept = || fs::read(root.join("x")).unwrap() == x && fs::read(root.join("y")).unwrap() == y;
+    write();
+    // The output of one is the other.
+    symlink("y", root.join("x.lz4")).unwrap();
+    run(root, &["compress", "--rm", "-f", "x", "y", "--json"]).fails_as("refused", &["x.lz4"]);
+    assert!(is_kept());
+    // Both outputs are one file.
+    fs::remove_file(root.join("x.lz4")).unwrap();
+    fs::write(root.join("target"), b"old").unwrap();
+    symlink("target", root.join("x.lz4")).unwrap();
+    symlink("target", root.join("y.lz4")).unwrap();
+    run(root, &["compress", "--rm", "-f", "x", "y", "--json"]).fails_as("refused", &["x", "y"]);
+    assert!(is_kept() && fs::read(root.join("target")).unwrap() == b"old");
+    // The same the other way.
+    for name in ["x.lz4", "y.lz4"] {
+        fs::remove_file(root.join(name)).unwrap();
+    }
+    run(root, &["compress", "-q", "x", "y"]).ok();
+    fs::remove_file(root.join("x")).unwrap();
+    symlink("y", root.join("x")).unwrap();
+    run(root, &["decompress", "--rm", "-f", "x.lz4", "y.lz4", "--json"]).fails_as("refused", &["x.lz4", "y.lz4"]);
+    assert!(root.join("x.lz4").exists() && fs::read(root.join("y")).unwrap() == y);
+}
+
+#[test]
 fn a_report_does_not_replace_what_is_measured() {
     let folder = folder();
     let root = folder.path();

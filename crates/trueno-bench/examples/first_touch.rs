@@ -56,7 +56,7 @@ mod bench {
 
     /// Nanoseconds of touches, of all rounds.
     #[derive(Default)]
-    struct Touches {
+    struct TouchTimes {
         first: Vec<u64>,
         later: Vec<u64>,
     }
@@ -76,8 +76,8 @@ mod bench {
             println!("{format:?}: ratio {:.2}", (count * PAGE_SIZE) as f64 / fs::metadata(&path)?.len() as f64);
             for (name, cores) in [("cores awake", Cores::Apart), ("cores idle", Cores::Any)] {
                 let awake = (cores == Cores::Apart).then(Awake::start);
-                let mut of_policy: [Touches; 2] = Default::default();
-                let mut through_nbd: [Touches; 2] = Default::default();
+                let mut of_policy: [TouchTimes; 2] = Default::default();
+                let mut through_nbd: [TouchTimes; 2] = Default::default();
                 for seed in 0..rounds {
                     for (at, verify) in [Verify::Touched, Verify::Group].into_iter().enumerate() {
                         by_vm(open(&path, verify)?, &image, seed, cores, &mut of_policy[at])?;
@@ -99,7 +99,7 @@ mod bench {
         Ok(archive.with_verify(verify))
     }
 
-    fn report(name: &str, touches: &mut Touches) {
+    fn report(name: &str, touches: &mut TouchTimes) {
         let mut line = format!("{name}:");
         for (what, all) in [("first", &mut touches.first), ("later", &mut touches.later)] {
             all.sort_unstable();
@@ -115,7 +115,7 @@ mod bench {
         image: &Path,
         seed: usize,
         cores: Cores,
-        touches: &mut Touches,
+        touches: &mut TouchTimes,
     ) -> Result<(), Box<dyn Error>> {
         let archive = Arc::new(archive);
         let options = RestoreOptions::default().with_background_fill(false).with_around_bytes(0);
@@ -153,7 +153,7 @@ mod bench {
     }
 
     /// Touches pages through a server of its own.
-    fn by_nbd(archive: Archive, pages: &[Page], seed: usize, touches: &mut Touches) -> Result<(), Box<dyn Error>> {
+    fn by_nbd(archive: Archive, pages: &[Page], seed: usize, touches: &mut TouchTimes) -> Result<(), Box<dyn Error>> {
         let dir = tempfile::tempdir()?;
         let socket = dir.path().join("nbd");
         let proven = Arc::new(ProvenPages::start(archive, |error| panic!("{error}"))?);

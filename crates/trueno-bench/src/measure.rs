@@ -20,9 +20,9 @@ const MOST_BATCHES: usize = 32;
 pub(crate) enum Batches<'p> {
     /// All pages, once per round.
     Whole(&'p [Page]),
-    /// All pages in batches of so many, once per round. Engines take turns batch by batch, so a noisy moment hits them alike.
+    /// All pages once per round, in batches of this length. Engines take turns batch by batch, so a noisy moment hits them alike.
     Pieces(&'p [Page], usize),
-    /// Some batches of so many pages; those of the next round follow them.
+    /// Some batches of this length; those of the next round follow them.
     Some(&'p [Page], usize),
     /// All pages again and again until a timing is long enough. Only for GPUs, which have no branch predictors that learn them.
     #[cfg_attr(not(feature = "device"), allow(dead_code, reason = "only kernels alone are so short"))]

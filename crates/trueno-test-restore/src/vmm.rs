@@ -188,7 +188,7 @@ impl Guest {
         format!("{} {} {}", at(500), at(900), at(990))
     }
 
-    /// Measures faults of one page in each part of so many pages but the first, in random order: nanoseconds. Compares all bytes.
+    /// Measures faults of one page in each part of this many pages but the first, in random order: nanoseconds. Compares all bytes.
     fn spread(&self, part: usize, seed: u64) -> String {
         let mut random = Generator::new(seed);
         let mut order: Vec<usize> = (1..self.pages().div_ceil(part)).collect();

@@ -50,12 +50,12 @@ impl Disproofs {
 
 /// Disproven pages that a handler has acted upon.
 #[derive(Debug, Default)]
-pub(crate) struct Enforced {
+pub(crate) struct HandledDisproofs {
     ranges: Vec<Range<u64>>,
     pages: u64,
 }
 
-impl Enforced {
+impl HandledDisproofs {
     /// Returns the number of pages.
     pub(crate) fn pages(&self) -> u64 {
         self.pages
@@ -98,7 +98,7 @@ pub(crate) fn reason(source: &dyn Pages, pages: &Range<u64>) -> Error {
 
 /// Proves all that is left of a source, after the last reader has ended. Returns `true` if everything is proven or disproven, and
 /// `false` if that cannot be found out now.
-pub(crate) fn settle(source: &dyn Pages, is_abandoned: impl Fn() -> bool) -> bool {
+pub(crate) fn prove_remaining(source: &dyn Pages, is_abandoned: impl Fn() -> bool) -> bool {
     while source.is_proof_due() && !is_abandoned() {
         match source.prove_next() {
             Ok(_) | Err(Error::Disproven { .. }) => {}

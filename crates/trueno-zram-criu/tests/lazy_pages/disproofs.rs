@@ -30,7 +30,7 @@ fn touched(file: Arc<HeldProofs>) -> Arc<dyn Pages> {
     Arc::new(Archive::read_from(file).unwrap().unwrap().with_verify(Verify::Touched))
 }
 
-/// Serves a process whose background fill begins when it is told to finish.
+/// Serves a process whose background fill begins with the command to finish.
 fn serve(pages: &[Page], file: &Arc<HeldProofs>, options: RestoreOptions) -> (Setup, StandIn) {
     let idle = Idle::with(pages, [touched(Arc::clone(file))], options);
     let process = idle.process(&[(LATE, "1")]);
@@ -139,7 +139,7 @@ fn pages_whose_proof_cannot_be_read_are_treated_as_disproven() {
         let file = HeldProofs::failing(archive_of(&file_content(&pages)));
         let options = one_worker().with_on_disproof(on_disproof).with_proof_patience(Duration::ZERO);
         let (setup, mut process) = serve(&pages, &file, options);
-        // It may be ended before it is told to.
+        // It may be ended before the command comes.
         let _ = process.ask("verify 0 1");
         let _ = process.ask("finish");
         if on_disproof == OnDisproof::End {

@@ -110,7 +110,7 @@ impl<'a> ProcessHandler<'a> {
 
     /// Proves what processes that have ended were shown, and returns the report.
     fn finish_report(&mut self) -> RestoreReport {
-        self.restore.settle_proofs();
+        self.restore.prove_remaining_of_all();
         for memory in std::mem::take(&mut self.unproven) {
             self.restore.add_proofs(&memory, &mut self.report);
         }

@@ -8,7 +8,7 @@ use trueno_zram_archive::{BackgroundProof, Pages, ProofEvent};
 
 use super::memory::ProcessMemory;
 use super::restore::ProcessRestore;
-use crate::disproofs::{Enforced, reason, settle};
+use crate::disproofs::{HandledDisproofs, prove_remaining, reason};
 use crate::error::Error;
 use crate::lazy_memory::Stop;
 use crate::options::{OnDamage, OnDisproof, RestoreOptions};
@@ -94,7 +94,7 @@ impl SourceProofs {
 pub(super) struct FollowedProofs {
     /// Failures that were acted upon.
     failures: u64,
-    enforced: Enforced,
+    handled: HandledDisproofs,
     /// Missing pages are left to poison.
     has_missing: bool,
 }
@@ -151,9 +151,9 @@ impl ProcessRestore {
     pub(super) fn check_proofs(&self, memory: &ProcessMemory, followed: &mut FollowedProofs) {
         let source = &memory.lazy.source;
         if self.proofs.has_no_thread.load(Ordering::Relaxed) && !memory.progress.has_unfinished() {
-            settle(&**source, || self.is_shutting_down());
+            prove_remaining(&**source, || self.is_shutting_down());
         }
-        let disproven = followed.enforced.extend(&**source);
+        let disproven = followed.handled.extend(&**source);
         // No worker is copying meanwhile, and none copies content of missing units afterwards.
         let restored: Vec<u64> =
             memory.lazy.gate.shut(|| disproven.iter().map(|pages| memory.bar_missing(pages)).collect());
@@ -185,10 +185,10 @@ impl ProcessRestore {
     }
 
     /// Proves what is left of all sources, after the last process has ended.
-    pub(super) fn settle_proofs(&self) {
+    pub(super) fn prove_remaining_of_all(&self) {
         let sources: Vec<Arc<dyn Pages>> = self.proofs.lock().iter().map(|source| Arc::clone(&source.pages)).collect();
         for source in sources {
-            settle(&*source, || self.is_shutting_down());
+            prove_remaining(&*source, || self.is_shutting_down());
         }
     }
 }

@@ -15,7 +15,7 @@ use super::regions::Region;
 use super::session::Session;
 use super::touches::WINDOW_PAGES;
 use super::vmms::ConnectedVmm;
-use crate::disproofs::Enforced;
+use crate::disproofs::HandledDisproofs;
 use crate::error::Error;
 use crate::event::{self, Event, Events, Fault};
 use crate::latency::TouchedGroups;
@@ -54,7 +54,7 @@ pub(crate) struct VmHandler<'a> {
     complete: bool,
     prover: Prover,
     /// Disproven pages that were acted upon.
-    enforced: Enforced,
+    handled: HandledDisproofs,
     /// Groups of which the VM has touched a page.
     touched_groups: TouchedGroups,
     /// The process that connected has ended, but another one has the memory.
@@ -79,7 +79,7 @@ impl<'a> VmHandler<'a> {
             buffer: AlignedPages::new(unit_pages),
             complete: false,
             prover,
-            enforced: Enforced::default(),
+            handled: HandledDisproofs::default(),
             touched_groups: TouchedGroups::of(&*session.lazy.source),
             is_orphaned: false,
         }
@@ -98,7 +98,7 @@ impl<'a> VmHandler<'a> {
         let mut last_event = Instant::now();
         loop {
             let active = self.read_events()?;
-            self.session.follow_proofs(&mut self.enforced)?;
+            self.session.follow_proofs(&mut self.handled)?;
             let mut at = 0;
             while let Some(&fault) = self.faults.get(at) {
                 if self.answer(fault)? {
@@ -264,7 +264,7 @@ impl<'a> VmHandler<'a> {
             return Ok(());
         }
         // The last proof may have failed a moment ago. Then the handler is woken.
-        if session.disproofs.refresh(&*session.lazy.source) > self.enforced.pages() {
+        if session.disproofs.refresh(&*session.lazy.source) > self.handled.pages() {
             return Ok(());
         }
         for region in session.regions.iter() {

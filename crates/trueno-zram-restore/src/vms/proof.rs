@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use trueno_zram_archive::{BackgroundProof, ProofEvent};
 
 use super::session::Session;
-use crate::disproofs::{Enforced, reason};
+use crate::disproofs::{HandledDisproofs, reason};
 use crate::error::Error;
 use crate::lazy_memory::Stop;
 use crate::options::{OnDamage, OnDisproof, RestoreOptions};
@@ -63,18 +63,18 @@ impl Session<'_> {
     }
 
     /// Acts upon proofs that have failed since the last time. Only for the handler.
-    pub(crate) fn follow_proofs(&self, enforced: &mut Enforced) -> Result<(), Stop> {
+    pub(crate) fn follow_proofs(&self, handled: &mut HandledDisproofs) -> Result<(), Stop> {
         if let Some(source) = self.proof.take_unreadable() {
             match self.options.on_disproof {
                 OnDisproof::End => return Err(Stop::Failed(Error::Unproven { source })),
                 OnDisproof::GoOn => (self.notify)(Notice::Unproven { error: &source }),
             }
         }
-        if self.disproofs.known_pages() <= enforced.pages() {
+        if self.disproofs.known_pages() <= handled.pages() {
             return Ok(());
         }
         let source = &*self.lazy.source;
-        let disproven = enforced.extend(source);
+        let disproven = handled.extend(source);
         // No worker is copying meanwhile, and none copies content of missing units afterwards.
         let restored: Vec<u64> =
             self.lazy.gate.shut(|| disproven.iter().map(|pages| self.bar_missing(pages)).collect());

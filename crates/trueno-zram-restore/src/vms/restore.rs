@@ -269,7 +269,7 @@ impl LazyRestore {
         vmm.release();
         let mut report = RestoreReport { memory_bytes, complete, ..RestoreReport::default() };
         // The VM has ended. Was it shown what was saved?
-        report.unproven = !complete && !disproofs::settle(&*self.source, || self.vmms.is_closed());
+        report.unproven = !complete && !disproofs::prove_remaining(&*self.source, || self.vmms.is_closed());
         self.disproofs.refresh(&*self.source);
         report.disproven_pages = session.restored_disproven();
         report.latencies = session.latencies.snapshot();
